@@ -49,9 +49,9 @@ def memory() -> int:
     return min(found)
 
 
-def ran_out(said: Sequence[str]) -> bool:
+def ran_out(lines: Sequence[str]) -> bool:
     """Whether the lines on a failed stage's stderr report a failed allocation."""
-    return any(_REFUSED.search(line) for line in said)
+    return any(_REFUSED.search(line) for line in lines)
 
 
 def shown(count: int) -> str:

@@ -57,24 +57,24 @@ def rollback(store: Store, model: str) -> InstalledState:
 
     Raises KilnError, and changes nothing, when there is no earlier version or it is damaged.
     """
-    who, state = store.transport.description, store.state(model)
+    device, state = store.transport.description, store.state(model)
     if state.current is None:
-        raise KilnError(f"{who}: no bundle of '{model}' is installed there")
+        raise KilnError(f"{device}: no bundle of '{model}' is installed there")
     previous = state.installed["previous"] if state.installed else None
     if previous is None or previous not in state.versions:
-        raise KilnError(f"{who}: there is no bundle of '{model}' before {state.current} to go back to")
+        raise KilnError(f"{device}: there is no bundle of '{model}' before {state.current} to go back to")
     installed = store.installed(model, previous)
     wrong = _damaged(store, model, previous, installed)
     if installed is None or wrong:
         raise KilnError(
-            f"{who}: {previous} cannot be used, {(wrong or ['installed.json'])[0]} is damaged; "
+            f"{device}: {previous} cannot be used, {(wrong or ['installed.json'])[0]} is damaged; "
             f"{state.current} stays in use"
         )
     release, floor = installed.get("release"), greatest_release(state.installed)
     if store.device.trusted_keys and (not isinstance(release, int) or release < floor):
         raise KilnError(
-            f"{who}: {previous} is of release {release}, at least {floor} is required; {state.current} stays "
-            "in use"
+            f"{device}: {previous} is of release {release}, at least {floor} is required; {state.current} "
+            "stays in use"
         )
     store.switch(model, previous)
     return InstalledState(previous, state.current, _origin(installed))

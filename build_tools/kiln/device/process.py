@@ -56,13 +56,13 @@ def client(program: str) -> str:
 def run(
     command: Sequence[str],
     *,
-    who: str,
+    description: str,
     stdin: bytes | Path | None = None,
     timeout: float,
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Answer:
-    """Run a program to its end. `who` names the device in error messages.
+    """Run a program to its end. `description` names the device in error messages.
 
     Raises KilnError when it cannot be started or is still running after `timeout` seconds.
     """
@@ -85,14 +85,15 @@ def run(
                 preexec_fn=None if words else end_with_parent,
             )
         except OSError as error:
-            raise KilnError(f"{who}: cannot start {command[0]}: {error.strerror}") from error
+            raise KilnError(f"{description}: cannot start {command[0]}: {error.strerror}") from error
         stack.enter_context(process)
         try:
             stdout, stderr = process.communicate(stdin if isinstance(stdin, bytes) else None, timeout)
         except subprocess.TimeoutExpired:
             stop(process)
             raise KilnError(
-                f"{who}: no answer within {timeout:g} s; it hangs, is too slow or is no longer connected"
+                f"{description}: no answer within {timeout:g} s; it hangs, is too slow or is no longer "
+                "connected"
             ) from None
         except BaseException:
             stop(process)

@@ -42,14 +42,14 @@ def special_cases(
 def _case(
     buckets: Sequence[PlannedBucket],
     number: int,
-    when: PlannedCase,
+    planned: PlannedCase,
     ports: PortsCode,
     params: Parameters,
     on_gpu: bool,
 ) -> CaseCode:
     bucket = buckets[number]
     where = f"buckets[{number}].when"
-    general = when.bucket
+    general = planned.bucket
     good = 0 <= general < number and buckets[general].when is None
     require(good, f"{where}.bucket", general, "an earlier bucket that is not a special case")
     require(bucket.dims == buckets[general].dims, f"buckets[{number}].dims", "other sizes",
@@ -58,7 +58,7 @@ def _case(
     require(bucket.arena_bytes <= arena_bytes, f"buckets[{number}].arena_bytes", bucket.arena_bytes,
             f"at most the {arena_bytes} of bucket '{buckets[general].name}'")  # fmt: skip
     conditions = []
-    for index, entry in enumerate(when.all):
+    for index, entry in enumerate(planned.all):
         label = f"{where}.all[{index}]"
         if isinstance(entry, InputContent):
             conditions.append(_content(entry, label, ports, params, on_gpu))

@@ -20,17 +20,17 @@ class JointPlans:
     payload: bytes
 
 
-def join_plans(given: Sequence[tuple[Plan, bytes]], name: str) -> JointPlans:
+def join_plans(models: Sequence[tuple[Plan, bytes]], name: str) -> JointPlans:
     """Plans and parameters of models → plans that read one sequence of parameters, called `name`.
 
     Raises KilnError, with the model's name, for a plan that cannot be in one library with the others.
     """
-    first = given[0][0]
-    for plan, _ in given:
+    first = models[0][0]
+    for plan, _ in models:
         _check(plan, first)
     payload, offsets, stored = bytearray(), dict[bytes, int](), list[StoredTensor]()
     moves: list[dict[int, int]] = []
-    for plan, content in given:
+    for plan, content in models:
         moved: dict[int, int] = {}
         for tensor in plan.params.tensors:
             data = content[tensor.offset : tensor.offset + tensor.bytes]
@@ -42,11 +42,11 @@ def join_plans(given: Sequence[tuple[Plan, bytes]], name: str) -> JointPlans:
             moved[tensor.offset] = offsets[key]
         moves.append(moved)
     digest = hashlib.sha256(
-        "\0".join(plan.model_hash for plan, _ in given).encode() + bytes(payload)
+        "\0".join(plan.model_hash for plan, _ in models).encode() + bytes(payload)
     ).hexdigest()
     image = f"{name}_params_image" if payload and first.params.storage != "file" else None
     plans = []
-    for (plan, _), moved in zip(given, moves, strict=True):
+    for (plan, _), moved in zip(models, moves, strict=True):
         params = plan.params.model_copy(update={"bytes": len(payload), "tensors": stored, "image": image})
         update = {
             "params": params, "model_hash": digest,

@@ -48,11 +48,11 @@ def merge(interfaces: Sequence[Interface], buckets: BoxList, config: ImportConfi
     fixed = {dim.name: dim.min for dim in buckets.dims if dim.min == dim.max}
 
     def ports(
-        side: str, of: Callable[[Interface], Sequence[PortRecord]], configured: Mapping[str, Tensor]
+        side: str, ports_of: Callable[[Interface], Sequence[PortRecord]], configured: Mapping[str, Tensor]
     ) -> list[PortRecord]:
         merged = []
-        for index, port in enumerate(of(first)):
-            shapes = [of(interface)[index].shape for interface in interfaces]
+        for index, port in enumerate(ports_of(first)):
+            shapes = [ports_of(interface)[index].shape for interface in interfaces]
             declared = configured[port.name].shape if port.name in configured else None
             name = f"{first.model}: {side} '{port.name}'"
             shape = _shape(name, shapes, boxes, dynamic_dims, fixed, declared)

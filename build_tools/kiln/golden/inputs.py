@@ -154,13 +154,13 @@ def _image_set(spec: ImageInput, entries: Sequence[PortRecord], preprocess: Prep
     ]
 
 
-def _image(spec: ImageInput, entry: PortRecord, how: Preprocess) -> Array:
+def _image(spec: ImageInput, entry: PortRecord, settings: Preprocess) -> Array:
     """The photograph of `spec`, cropped and rotated, then preprocessed for the model."""
     from kiln.sources import fetch, image
 
     pixels = image.load_image(fetch(spec.source), spec.crop, spec.rotate)
     pair = (entry.quant.scale, entry.quant.zero_point) if entry.quant else None
-    return np.asarray(image.preprocess(pixels, how, entry.dtype, pair))
+    return np.asarray(image.preprocess(pixels, settings, entry.dtype, pair))
 
 
 def _tensor_from_file(spec: TensorInput, entry: PortRecord) -> Array:

@@ -63,21 +63,21 @@ def name_of(sizes: Mapping[str, int]) -> str:
     return "_".join(f"{name}{size}" for name, size in sizes.items())
 
 
-def refusals(dims: Sequence[Dimension], buckets: Sequence[Box], around: Sizes) -> list[Refusal]:
+def refusals(dims: Sequence[Dimension], buckets: Sequence[Box], allowed: Sizes) -> list[Refusal]:
     """Refused sizes: one step outside each dimension's range, off its multiple, and without a bucket.
 
-    `around`: allowed sizes, of which one at a time is replaced by a refused one.
+    `allowed`: allowed sizes, of which one at a time is replaced by a refused one.
     """
     refused = []
     for dim in dims:
         name, least, greatest, multiple = dim.name, dim.min, dim.max, dim.multiple
-        refused.append(Refusal(name, {**around, name: least - 1}, "KILN_DIM_RANGE"))
-        refused.append(Refusal(name, {**around, name: greatest + 1}, "KILN_DIM_RANGE"))
+        refused.append(Refusal(name, {**allowed, name: least - 1}, "KILN_DIM_RANGE"))
+        refused.append(Refusal(name, {**allowed, name: greatest + 1}, "KILN_DIM_RANGE"))
         if multiple > 1 and least < greatest:
-            refused.append(Refusal(name, {**around, name: least + 1}, "KILN_DIM_MULTIPLE"))
+            refused.append(Refusal(name, {**allowed, name: least + 1}, "KILN_DIM_MULTIPLE"))
     unserved = (sizes for sizes in _cells(dims, buckets) if serving_bucket(buckets, sizes) is None)
     for sizes in itertools.islice(unserved, _MOST_REFUSED):
-        changed = next((name for name, size in sizes.items() if size != around[name]), dims[0].name)
+        changed = next((name for name, size in sizes.items() if size != allowed[name]), dims[0].name)
         refused.append(Refusal(changed, sizes, "KILN_NO_BUCKET"))
     return refused
 

@@ -31,9 +31,9 @@ def _group_norm(rewriter: CallRewriter, call: Any) -> Any:
     groups = int(attrs.num_groups)
     column = [batch, channels, *(1 for _ in sizes)]
 
-    def mean(of: Any) -> Any:
-        """For each channel, the mean of `of` over the channel's group."""
-        by_channel = emit(op.mean(of, spatial, keepdims=True))
+    def mean(values: Any) -> Any:
+        """For each channel, the mean of `values` over the channel's group."""
+        by_channel = emit(op.mean(values, spatial, keepdims=True))
         if groups == channels:
             return by_channel
         grouped = emit(op.reshape(by_channel, [batch, groups, channels // groups]))

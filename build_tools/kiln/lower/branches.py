@@ -68,22 +68,23 @@ class Item:
 class RunRegions:
     """The regions of `function`.
 
-    `of`: the region of each binding, by its position. `sides`: the regions of both branches, by the position
-    of the choice.
+    `region_of`: the region of each binding, by its position. `sides`: the regions of both branches, by the
+    position of the choice.
     """
 
     def __init__(self, function: Any) -> None:
         self.bindings = _in_order([binding for block in function.body.blocks for binding in block.bindings])
         self.graph = RunRegion()
         count = len(self.bindings)
-        self.of: list[RunRegion] = [self.graph] * (count + 1)  # the last one is of what the graph returns
+        # The last element is the region of what the graph returns.
+        self.region_of: list[RunRegion] = [self.graph] * (count + 1)
         self.sides: dict[int, tuple[RunRegion, RunRegion]] = {}
         self._loops: dict[int, RunRegion] = {}
         self._spans = _spans(self.bindings)
         users = _users(self.bindings, function.body.body)
         for at in reversed(range(count)):
             self._place(at, users)
-        for at, region in enumerate(self.of[:-1]):
+        for at, region in enumerate(self.region_of[:-1]):
             region.items.append((at, None))
         for number, (first, _) in self._spans.items():
             outside = self._loops[number].parent
@@ -111,7 +112,7 @@ class RunRegions:
     def inside(self, choice: int) -> tuple[list[int], list[int]]:
         """The positions of the calls in either branch of the choice at position `choice`."""
         first, second = (
-            [at for at, region in enumerate(self.of) if any(side is one for one in region.path)]
+            [at for at, region in enumerate(self.region_of) if any(side is one for one in region.path)]
             for side in self.sides[choice]
         )
         return first, second
@@ -124,7 +125,7 @@ class RunRegions:
                 outer = [user for one in inner for user in users[one] if user[0] > last]
                 self._loops[number] = RunRegion(self._common(outer, self._around(at, number)), number)
         region = self._common(users[at], self._around(at))
-        self.of[at] = region
+        self.region_of[at] = region
         if branches.is_choice(self.bindings[at].value):
             self.sides[at] = RunRegion(region), RunRegion(region)
 
@@ -137,7 +138,7 @@ class RunRegions:
         """The innermost region with all `users`, for a binding that is in exactly the loops `around`."""
         paths = []
         for user, side in users:
-            path = self.of[user].path if side < 0 else self.sides[user][side].path
+            path = self.region_of[user].path if side < 0 else self.sides[user][side].path
             foreign = next((i for i, one in enumerate(path) if one.loop not in (None, *around)), len(path))
             paths.append(path[:foreign])
         shared = reduce(_shared, paths) if paths else [self.graph]

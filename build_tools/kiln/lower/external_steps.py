@@ -30,36 +30,36 @@ class Externals:
         three sizes of the grid if it is a kernel on a GPU.
         """
         symbol = str(call.args[0].global_symbol)
-        about = self._about[symbol]
+        facts = self._about[symbol]
         dims = self.groups.dims
-        inputs = [self._readable(name, about["reads_past"]) for name in inputs]
+        inputs = [self._readable(name, facts["reads_past"]) for name in inputs]
         output = self.steps.new(str(call.ty.dtype), dims.shape(call.ty))
-        block = about["block"]  # threads in a block of a GPU kernel; None for C
+        block = facts["block"]  # threads in a block of a GPU kernel; None for C
         grid = [dims.size(simplify(n)) for n in numbers[-3:]] if block else []
         numbers = numbers[:-3] if block else numbers
         extent = 0
-        if about["parallel"]:
+        if facts["parallel"]:
             *numbers, tasks = numbers
             extent = dims.size(simplify(tasks))
-        scratch = [self.steps.new("uint8", [about["scratch"]], "workspace").name] if about["scratch"] else []
+        scratch = [self.steps.new("uint8", [facts["scratch"]], "workspace").name] if facts["scratch"] else []
         elements = int(np.prod([sizes.bounds(size, self.steps.box)[1] for size in output.shape]))
         if not self.steps.has_kernel(symbol):
-            self._kernel(symbol, about, inputs, output, bool(scratch), len(numbers), elements)
+            self._kernel(symbol, facts, inputs, output, bool(scratch), len(numbers), elements)
         self.steps.call(
             symbol,
             [*inputs, output.name, *scratch, *(SizeArgument(dim=dims.size(n)) for n in numbers)],
             [output.name],
-            label_of(about["ops"]),
+            label_of(facts["ops"]),
             extent=extent,
-            attrs=about["anchor"],
-            macs=about["depth"] * elements,
-            in_place=[inputs[position] for position in about["in_place"]],
+            attrs=facts["anchor"],
+            macs=facts["depth"] * elements,
+            in_place=[inputs[position] for position in facts["in_place"]],
             launch=GridAndBlock(grid=grid, block=block) if block else None,
         )
         return output.name
 
     def _kernel(
-        self, symbol: str, about: dict[str, Any], inputs: list[str], output: LoweredTensor, scratch: bool,
+        self, symbol: str, facts: dict[str, Any], inputs: list[str], output: LoweredTensor, scratch: bool,
         numbers: int, elements: int,
     ) -> None:  # fmt: skip
         """Add the record of the library function `symbol` to the kernels."""
@@ -71,13 +71,13 @@ class Externals:
             KernelRecord(
                 symbol=symbol,
                 args=arguments,
-                parallel=about["parallel"],
-                family=about["backend"],
-                ops=operators(about["ops"]),
-                flops=2 * about["depth"] * elements,
+                parallel=facts["parallel"],
+                family=facts["backend"],
+                ops=operators(facts["ops"]),
+                flops=2 * facts["depth"] * elements,
                 external=ExternalCode(
-                    **{key: about[key] for key in ("backend", "key", "opens", "block", "source")},
-                    **about.get("ptx", {}),
+                    **{key: facts[key] for key in ("backend", "key", "opens", "block", "source")},
+                    **facts.get("ptx", {}),
                 ),
             )
         )

@@ -37,34 +37,34 @@ class _Unroll(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
         call = self.visit_expr_post_order(call)
         if added_operators.name_of(call) != NAME:
             return call
-        about = attributes(call)
-        length = call.ty.fields[0].shape[int(about.batch_first)]
-        plain = [name for name, _, _ in about.activations] == _USUAL[about.kind] and about.clip is None
-        if not plain or about.input_forget or not isinstance(length, tirx.IntImm) or int(length) > LONGEST:
+        layer = attributes(call)
+        length = call.ty.fields[0].shape[int(layer.batch_first)]
+        plain = [name for name, _, _ in layer.activations] == _USUAL[layer.kind] and layer.clip is None
+        if not plain or layer.input_forget or not isinstance(length, tirx.IntImm) or int(length) > LONGEST:
             return call
-        return _Steps(about, call, self.builder_.emit).results()
+        return _Steps(layer, call, self.builder_.emit).results()
 
 
 class _Steps:
     """One layer: its operands by name, and the expressions that replace it."""
 
-    def __init__(self, about: Recurrent, call: Any, emit: Any) -> None:
-        self.about, self.emit = about, emit
-        self.operands = dict(zip(about.operands, call.args[1].fields, strict=True))
+    def __init__(self, layer: Recurrent, call: Any, emit: Any) -> None:
+        self.layer, self.emit = layer, emit
+        self.operands = dict(zip(layer.operands, call.args[1].fields, strict=True))
         sequence = self.operands["given"]
-        if about.batch_first:
+        if layer.batch_first:
             sequence = emit(op.permute_dims(sequence, [1, 0, 2]))
         self.given = sequence
         self.length, self.batch = int(sequence.ty.shape[0]), sequence.ty.shape[1]
-        self.columns = about.gates * about.hidden
+        self.columns = layer.gates * layer.hidden
 
     def results(self) -> Any:
         """The tuple of results."""
-        about = self.about
-        sides = [self._side(number) for number in range(about.directions)]
+        layer = self.layer
+        sides = [self._side(number) for number in range(layer.directions)]
         results = [self._joined([side[0] for side in sides], 1)]
         results += [self._joined([side[state] for side in sides], 0) for state in range(1, len(sides[0]))]
-        if about.batch_first:
+        if layer.batch_first:
             results[0] = self.emit(op.permute_dims(results[0], [2, 0, 1, 3]))
             results[1:] = [self.emit(op.permute_dims(state, [1, 0, 2])) for state in results[1:]]
         return relax.Tuple(results)
@@ -80,18 +80,18 @@ class _Steps:
 
     def _side(self, side: int) -> list[Any]:
         """y [L, 1, B, H] and the last states [1, B, H] of a direction."""
-        about, emit = self.about, self.emit
-        hidden, batch = about.hidden, self.batch
+        layer, emit = self.layer, self.emit
+        hidden, batch = layer.hidden, self.batch
         weights = self._part("weights", side)
-        states = [self._start(name, side) for name in (("h", "c") if about.kind == "LSTM" else ("h",))]
+        states = [self._start(name, side) for name in (("h", "c") if layer.kind == "LSTM" else ("h",))]
         outputs: list[Any] = [None] * self.length
-        backward = about.direction == "reverse" or side == 1
+        backward = layer.direction == "reverse" or side == 1
         bias = self._part("bias", side) if "bias" in self.operands else None
         peepholes = self._part("peepholes", side) if "peepholes" in self.operands else None
         for time in reversed(range(self.length)) if backward else range(self.length):
             row = emit(op.take(self.given, relax.const([time], "int64"), 0))
-            row = emit(op.reshape(row, relax.ShapeExpr([batch, about.directions * self.columns])))
-            if about.directions > 1:
+            row = emit(op.reshape(row, relax.ShapeExpr([batch, layer.directions * self.columns])))
+            if layer.directions > 1:
                 row = self._columns(row, side * self.columns, self.columns)
             after = self._step(row, states, weights, bias, peepholes)
             if "lengths" in self.operands:
@@ -108,24 +108,24 @@ class _Steps:
 
     def _start(self, name: str, side: int) -> Any:
         if name in self.operands:
-            return self._part(name, side, int(self.about.batch_first))
-        return self.emit(op.zeros(relax.ShapeExpr([self.batch, self.about.hidden]), "float32"))
+            return self._part(name, side, int(self.layer.batch_first))
+        return self.emit(op.zeros(relax.ShapeExpr([self.batch, self.layer.hidden]), "float32"))
 
     def _columns(self, value: Any, first: int, count: int) -> Any:
         axis = len(value.ty.shape) - 1
         return self.emit(op.strided_slice(value, [axis], [first], [first + count]))
 
     def _gate(self, sums: Any, number: int, count: int = 1) -> Any:
-        return self._columns(sums, number * self.about.hidden, count * self.about.hidden)
+        return self._columns(sums, number * self.layer.hidden, count * self.layer.hidden)
 
     def _step(
         self, gates_input: Any, states: list[Any], weights: Any, bias: Any, peepholes: Any
     ) -> list[Any]:
         """The states after a step; `gates_input` [B, G * H], `weights` [H, G * H]."""
         emit, h = self.emit, states[0]
-        if self.about.kind == "RNN":
+        if self.layer.kind == "RNN":
             return [emit(op.tanh(emit(op.add(emit(op.matmul(h, weights)), gates_input))))]
-        if self.about.kind == "GRU":
+        if self.layer.kind == "GRU":
             return [self._gru(gates_input, h, weights, bias)]
         sums = emit(op.add(emit(op.matmul(h, weights)), gates_input))
         c = states[1]
@@ -145,7 +145,7 @@ class _Steps:
         reset_and_update = emit(op.matmul(h, self._gate(weights, 0, 2)))
         reset_and_update = emit(op.sigmoid(emit(op.add(reset_and_update, self._gate(gates_input, 0, 2)))))
         reset, update = self._gate(reset_and_update, 1), self._gate(reset_and_update, 0)
-        if self.about.before_reset:
+        if self.layer.before_reset:
             candidate = emit(op.add(emit(op.matmul(h, self._gate(weights, 2))), bias))
             candidate = emit(op.multiply(reset, candidate))
         else:

@@ -87,12 +87,12 @@ class OwnNode:
         )
 
     def _results(
-        self, tensors: Sequence[OwnTensor | None], given: Mapping[str, Any], outputs: int,
+        self, tensors: Sequence[OwnTensor | None], attributes: Mapping[str, Any], outputs: int,
         declared: Sequence[OwnTensor] | None,
     ) -> list[OwnTensor]:  # fmt: skip
         """The outputs by the shape rule. Raises KilnError unless they are as many, and good, types."""
         loaded = self._loaded
-        made = loaded.call("result, its shape rule,", self._operator.result, *tensors, **given)
+        made = loaded.call("result, its shape rule,", self._operator.result, *tensors, **attributes)
         results = list(made) if isinstance(made, (list, tuple)) else [made]
         for index, result in enumerate(results):
             if not isinstance(result, OwnTensor):
@@ -135,11 +135,11 @@ class OwnNode:
         return simplified
 
     def _relax(
-        self, inputs: Sequence[Any], results: Sequence[OwnTensor], given: Mapping[str, Any]
+        self, inputs: Sequence[Any], results: Sequence[OwnTensor], attributes: Mapping[str, Any]
     ) -> list[Any]:
         """The results of a body in Relax. Raises KilnError for other types than the shape rule's."""
         loaded = self._loaded
-        body = loaded.call("relax", self._operator.relax, *inputs, **given)  # type: ignore[arg-type]
+        body = loaded.call("relax", self._operator.relax, *inputs, **attributes)  # type: ignore[arg-type]
         if isinstance(body, relax.Expr) and not isinstance(body, relax.Tuple):
             body = [body]
         parts = list(body.fields) if isinstance(body, relax.Tuple) else list(body)
@@ -165,11 +165,11 @@ class OwnNode:
 
     def _tir(
         self, inputs: Sequence[Any], tensors: Sequence[OwnTensor | None], results: Sequence[OwnTensor],
-        given: Mapping[str, Any],
+        attributes: Mapping[str, Any],
     ) -> list[Any]:  # fmt: skip
         """The results of a body in TIR. Raises KilnError for a function with other parameters."""
         loaded = self._loaded
-        func = loaded.call("tir", self._operator.tir, *tensors, **given)  # type: ignore[arg-type]
+        func = loaded.call("tir", self._operator.tir, *tensors, **attributes)  # type: ignore[arg-type]
         if not isinstance(func, tirx.PrimFunc):
             raise loaded.error(f"tir returns {type(func).__name__}, allowed: a PrimFunc of TIR")
         passed = [expr for expr in inputs if expr is not None]
@@ -196,11 +196,11 @@ class OwnNode:
 
     def _c(
         self, inputs: Sequence[Any], tensors: Sequence[OwnTensor | None], results: Sequence[OwnTensor],
-        given: Mapping[str, Any],
+        attributes: Mapping[str, Any],
     ) -> list[Any]:  # fmt: skip
         """The results of a body in C: a call of an extern function, which `lower` makes a step."""
         loaded, operator = self._loaded, self._operator
-        values = loaded.call("arguments", operator.arguments, *tensors, *results, **given)  # type: ignore[arg-type]
+        values = loaded.call("arguments", operator.arguments, *tensors, *results, **attributes)  # type: ignore[arg-type]
         if not isinstance(values, (list, tuple)):
             raise loaded.error(f"arguments returns {values!r}, allowed: a list, [] for none")
         values = [self._simplify(v) if isinstance(v, ir.Expr) else v for v in values]
@@ -210,7 +210,7 @@ class OwnNode:
                 raise loaded.error(f"arguments returns {size}, allowed: sizes combined by +, -, *, // and %")
         scratch = operator.scratch
         if callable(scratch):
-            scratch = loaded.call("scratch", scratch, *tensors, *results, **given)
+            scratch = loaded.call("scratch", scratch, *tensors, *results, **attributes)
         most = self._greatest(scratch) if isinstance(scratch, ir.Expr) else scratch
         if not isinstance(most, int) or isinstance(most, bool) or not 0 <= most < 1 << 31:
             raise loaded.error(f"scratch is {scratch!r}, allowed: a number of bytes, 0 and more")

@@ -247,10 +247,10 @@ def _read(loaded: LoadedOperator, path: Path) -> str:
     return text
 
 
-def typed_attributes(loaded: LoadedOperator, given: Mapping[str, Any]) -> dict[str, Any]:
+def typed_attributes(loaded: LoadedOperator, attributes: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of one node, with defaults. Raises KilnError for an unknown, missing or wrong one."""
     declared = loaded.operator.attributes
-    unknown = [name for name in given if name not in declared]
+    unknown = [name for name in attributes if name not in declared]
     if unknown:
         names = ", ".join(declared) or "none"
         raise loaded.error(f"the model gives an attribute '{unknown[0]}', declared: {names}")
@@ -259,12 +259,12 @@ def typed_attributes(loaded: LoadedOperator, given: Mapping[str, Any]) -> dict[s
         is_type = isinstance(kind, type) or (
             isinstance(kind, list) and len(kind) == 1 and isinstance(kind[0], type)
         )
-        if name not in given:
+        if name not in attributes:
             if is_type:
                 raise loaded.error(f"the model gives no attribute '{name}', which has no default")
             result[name] = kind
             continue
-        result[name] = _typed(loaded, name, kind, given[name])
+        result[name] = _typed(loaded, name, kind, attributes[name])
     return result
 
 
@@ -297,12 +297,12 @@ def _item(kind: type, value: Any) -> Any:
     return None
 
 
-def check_inputs(loaded: LoadedOperator, given: Sequence[Any]) -> None:
+def check_inputs(loaded: LoadedOperator, inputs: Sequence[Any]) -> None:
     """Raise KilnError for a number of inputs that the operator does not take, and for a missing one."""
     least, most = loaded.least_inputs, loaded.most_inputs
-    if len(given) < least or (most is not None and len(given) > most):
+    if len(inputs) < least or (most is not None and len(inputs) > most):
         allowed = str(least) if most == least else f"{least} or more" if most is None else f"{least}..{most}"
-        raise loaded.error(f"the model gives it {len(given)} inputs, its shape rule takes {allowed}")
+        raise loaded.error(f"the model gives it {len(inputs)} inputs, its shape rule takes {allowed}")
     for index in range(least):
-        if given[index] is None:
+        if inputs[index] is None:
             raise loaded.error(f"the model leaves out input {index} ('{loaded.input_name(index)}')")

@@ -105,14 +105,14 @@ def _depth(
     frames: dict[int, Frame],
     taken: set[int],
     at: int,
-    above: list[int],
+    callers: list[int],
     known: dict[int, int],
 ) -> int:
     if at in known:
         return known[at]
-    if at in above:
+    if at in callers:
         raise KilnError(f"stack: function '{code.functions[at][0]}' calls itself")
-    frame, path = _sized(frames[at]), [*above, at]
+    frame, path = _sized(frames[at]), [*callers, at]
     called = {owner for target in frame.calls if (owner := _owner(code, target)) is not None}
     below = max((_depth(code, frames, taken, callee, path, known) for callee in called), default=0)
     pointed = (taken - set(path)) if frame.by_pointer else set()
@@ -122,10 +122,10 @@ def _depth(
     return known[at]
 
 
-def _plain_depth(code: LinkedCode, frames: dict[int, Frame], at: int, above: set[int]) -> int:
-    """Depth below `at` by direct calls, without the functions `above`."""
+def _plain_depth(code: LinkedCode, frames: dict[int, Frame], at: int, callers: set[int]) -> int:
+    """Depth below `at` by direct calls, without the functions `callers`."""
     called = {owner for target in frames[at].calls if (owner := _owner(code, target)) is not None}
-    path = {*above, at}
+    path = {*callers, at}
     return _sized(frames[at]).bytes + max(
         (_plain_depth(code, frames, callee, path) for callee in called - path), default=0
     )

@@ -51,7 +51,7 @@ def load_image(path: Path, crop: Sequence[int] | None = None, rotate: int = 0) -
 
 def preprocess(
     image: Image.Image,
-    how: Preprocess,
+    settings: Preprocess,
     dtype: str = "float32",
     quant: tuple[float, int] | None = None,
 ) -> npt.NDArray[Any]:
@@ -60,16 +60,16 @@ def preprocess(
     For an integer `dtype`, `quant` is the input's (scale, zero point): the values are divided by the
     scale, rounded to nearest, shifted by the zero point and clipped to the dtype's range.
     """
-    if isinstance(how, dict):
-        how = Preprocess.model_validate(how)
-    pixels, padding = _fit(image, how)
+    if isinstance(settings, dict):
+        settings = Preprocess.model_validate(settings)
+    pixels, padding = _fit(image, settings)
     values: npt.NDArray[Any] = np.asarray(pixels, dtype=np.float32).reshape(pixels.height, pixels.width, -1)
-    if how.channels == "BGR":
+    if settings.channels == "BGR":
         values = values[:, :, ::-1]
-    values = values * np.float32(how.scale)
-    values = (values - np.asarray(how.mean, np.float32)) / np.asarray(how.std, np.float32)
-    values = np.pad(values, (*padding, (0, 0)), constant_values=np.float32(how.pad))
-    if how.layout == "NCHW":
+    values = values * np.float32(settings.scale)
+    values = (values - np.asarray(settings.mean, np.float32)) / np.asarray(settings.std, np.float32)
+    values = np.pad(values, (*padding, (0, 0)), constant_values=np.float32(settings.pad))
+    if settings.layout == "NCHW":
         values = values.transpose(2, 0, 1)
     values = np.ascontiguousarray(values[np.newaxis])
     if np.issubdtype(np.dtype(dtype), np.integer):
@@ -82,28 +82,28 @@ def preprocess(
 _Padding = tuple[tuple[int, int], tuple[int, int]]
 
 
-def _fit(image: Image.Image, how: Preprocess) -> tuple[Image.Image, _Padding]:
-    """The resized image, and the ((top, bottom), (left, right)) padding in pixels to reach `how.size`."""
-    height, width = how.size
-    image = image.convert("L" if how.channels == "L" else "RGB")
-    if how.resize == "stretch":
-        return _resize(image, height, width, how), ((0, 0), (0, 0))
-    if how.resize == "shorter_side":
-        ratio = max((how.resize_to or 0) / min(image.size), height / image.height, width / image.width)
+def _fit(image: Image.Image, settings: Preprocess) -> tuple[Image.Image, _Padding]:
+    """The resized image, and the padding in pixels to `settings.size`: ((top, bottom), (left, right))."""
+    height, width = settings.size
+    image = image.convert("L" if settings.channels == "L" else "RGB")
+    if settings.resize == "stretch":
+        return _resize(image, height, width, settings), ((0, 0), (0, 0))
+    if settings.resize == "shorter_side":
+        ratio = max((settings.resize_to or 0) / min(image.size), height / image.height, width / image.width)
         rows, columns = round(image.height * ratio), round(image.width * ratio)
-        image = _resize(image, max(rows, height), max(columns, width), how)
+        image = _resize(image, max(rows, height), max(columns, width), settings)
         top, left = (image.height - height) // 2, (image.width - width) // 2
         return image.crop((left, top, left + width, top + height)), ((0, 0), (0, 0))
-    if how.resize == "fit_height":
+    if settings.resize == "fit_height":
         columns = min(width, max(1, round(image.width * height / image.height)))
-        return _resize(image, height, columns, how), ((0, 0), (0, width - columns))
+        return _resize(image, height, columns, settings), ((0, 0), (0, width - columns))
     ratio = min(height / image.height, width / image.width)
     rows = min(height, max(1, round(image.height * ratio)))
     columns = min(width, max(1, round(image.width * ratio)))
     above, left = (height - rows) // 2, (width - columns) // 2
     padding = ((above, height - rows - above), (left, width - columns - left))
-    return _resize(image, rows, columns, how), padding
+    return _resize(image, rows, columns, settings), padding
 
 
-def _resize(image: Image.Image, height: int, width: int, how: Preprocess) -> Image.Image:
-    return image.resize((width, height), _FILTERS[how.filter])
+def _resize(image: Image.Image, height: int, width: int, settings: Preprocess) -> Image.Image:
+    return image.resize((width, height), _FILTERS[settings.filter])

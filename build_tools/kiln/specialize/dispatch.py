@@ -111,12 +111,12 @@ def _names(node: Mapping[str, Any]) -> set[str]:
     return {node["leaf"]} if "leaf" in node else _names(node["then"]) | _names(node["else"])
 
 
-def _paths(tree: Tree, when: tuple[Atom, ...]) -> Iterator[tuple[tuple[Atom, ...], Leaf]]:
+def _paths(tree: Tree, conditions: tuple[Atom, ...]) -> Iterator[tuple[tuple[Atom, ...], Leaf]]:
     if isinstance(tree, Leaf):
-        yield tuple(dict.fromkeys(when)), tree
+        yield tuple(dict.fromkeys(conditions)), tree
         return
-    yield from _paths(tree.then, when + tree.when)
-    yield from _paths(tree.other, when)
+    yield from _paths(tree.then, conditions + tree.when)
+    yield from _paths(tree.other, conditions)
 
 
 def read(module: tvm.IRModule, function: str) -> Tree:
@@ -199,16 +199,16 @@ class _DispatchWriter:
         body, self.description = self._branch(tree, ())
         return relax.Function(original.params, body, original.ret_ty, original.is_pure)
 
-    def _branch(self, tree: Tree, when: tuple[Atom, ...]) -> tuple[Any, dict[str, Any]]:
+    def _branch(self, tree: Tree, conditions: tuple[Atom, ...]) -> tuple[Any, dict[str, Any]]:
         """The Relax expression for one node of the tree, and the node's JSON description."""
         builder = self.builder
         builder._begin_binding_block()
         if isinstance(tree, Leaf):
-            result, description = self._call(tree, when)
+            result, description = self._call(tree, conditions)
         else:
             condition = self._condition(tree.when)
-            then, then_description = self._branch(tree.then, when + tree.when)
-            other, other_description = self._branch(tree.other, when)
+            then, then_description = self._branch(tree.then, conditions + tree.when)
+            other, other_description = self._branch(tree.other, conditions)
             result = builder.emit(relax.If(condition, then, other))
             description = {"when": to_json(tree.when), "then": then_description, "else": other_description}
         block = builder._end_block()
@@ -271,13 +271,13 @@ class _DispatchWriter:
         test = self.builder.add_func(test_builder.get()["test"].without_attr("global_symbol"), name)
         return self.builder.emit(relax.Call(test, [tested, *expected]))
 
-    def _call(self, leaf: Leaf, when: tuple[Atom, ...]) -> tuple[Any, dict[str, Any]]:
+    def _call(self, leaf: Leaf, conditions: tuple[Atom, ...]) -> tuple[Any, dict[str, Any]]:
         """Emit the call of a leaf's function, and return its result and the leaf's JSON description.
 
         Arguments are cast to the leaf's shapes, and the result to the shape that the dispatcher returns.
         """
         emit = self.builder.emit
-        name = self._unused_name(leaf.name or f"{self.name}_{label(when) or 'general'}")
+        name = self._unused_name(leaf.name or f"{self.name}_{label(conditions) or 'general'}")
         function, values = _with_constant_parameters(copied(leaf.function))
         count = len(function.params) - len(values)
         function = function.without_attr("global_symbol") if "global_symbol" in function.attrs else function

@@ -57,6 +57,6 @@ def _replaced(func: tirx.PrimFunc, fresh: Mapping[Any, Any], factors: Mapping[An
     return structural_map(func, ((tirx.Mul, on_product),))
 
 
-def _is_product(product: Any, of: Container[Any]) -> bool:
-    """Whether a multiplication is a variable in `of` times a constant."""
-    return isinstance(product.b, tirx.IntImm) and isinstance(product.a, tirx.Var) and product.a in of
+def _is_product(product: Any, variables: Container[Any]) -> bool:
+    """Whether a multiplication is a variable in `variables` times a constant."""
+    return isinstance(product.b, tirx.IntImm) and isinstance(product.a, tirx.Var) and product.a in variables

@@ -15,7 +15,7 @@ PARENT = """
 from kiln.device import process
 if {plain}:
     process._killed_with_parent = lambda: ()
-process.run(["sh", "-c", "echo $$ >number; mv number pid; exec sleep 1000"], who="it", timeout=1000)
+process.run(["sh", "-c", "echo $$ >number; mv number pid; exec sleep 1000"], description="it", timeout=1000)
 """
 
 
@@ -51,5 +51,5 @@ def test_what_cannot_be_started_is_one_line(tmp_path: Path) -> None:
         (str(damaged), "Exec format error"),
     ):
         with pytest.raises(KilnError) as caught:
-            process.run([program], who="it", timeout=60)
+            process.run([program], description="it", timeout=60)
         assert str(caught.value) == f"it: cannot start {program}: {reason}"

@@ -79,7 +79,7 @@ def judge(cases: Sequence[Outside], answers: Sequence[Refused]) -> list[Check]:
     return checks
 
 
-def _unserved(dims: Sequence[str], buckets: Sequence[Box], given: Mapping[str, int]) -> list[str]:
+def _unserved(dims: Sequence[str], buckets: Sequence[Box], refused: Mapping[str, int]) -> list[str]:
     """Words that the error message must contain for sizes that no bucket accepts.
 
     The message blames the first dimension whose size no bucket accepts; if some bucket accepts each size and
@@ -88,16 +88,16 @@ def _unserved(dims: Sequence[str], buckets: Sequence[Box], given: Mapping[str, i
     """
 
     def accepts(bucket: Box, name: str) -> bool:
-        return bucket.dims[name].min <= given[name] <= bucket.dims[name].max
+        return bucket.dims[name].min <= refused[name] <= bucket.dims[name].max
 
     alone = [name for name in dims if not any(accepts(bucket, name) for bucket in buckets)]
     name = (alone or dims)[0]
     others = [] if alone else [other for other in dims if other != name]
     near = [b.dims[name] for b in buckets if all(accepts(b, other) for other in others)]
-    below = max((segment.max for segment in near if segment.max < given[name]), default=None)
-    above = min((segment.min for segment in near if segment.min > given[name]), default=None)
+    below = max((segment.max for segment in near if segment.max < refused[name]), default=None)
+    above = min((segment.min for segment in near if segment.min > refused[name]), default=None)
     nearest = ", ".join(str(size) for size in (below, above) if size is not None)
-    return [f"{name}: {given[name]}", f"served: {nearest}" if nearest else "the other dimensions"]
+    return [f"{name}: {refused[name]}", f"served: {nearest}" if nearest else "the other dimensions"]
 
 
 def _axes(inputs: Sequence[SymbolicInput]) -> dict[str, list[tuple[int, int]]]:
@@ -114,16 +114,16 @@ def _disagreements(
     inputs: Sequence[SymbolicInput],
     dims: Sequence[Dimension],
     axes_of_dims: Mapping[str, Sequence[tuple[int, int]]],
-    around: Mapping[str, int],
+    allowed: Mapping[str, int],
 ) -> Iterator[Outside]:
     """Test cases where the last axis of a shared dimension has another allowed size than its first axis."""
     for dim in dims:
         name = dim.name
-        size = around[name]
+        size = allowed[name]
         others = [s for s in (size + dim.multiple, size - dim.multiple) if dim.min <= s <= dim.max]
         if len(axes_of_dims[name]) < 2 or not others:
             continue
-        shapes = [[sizes.evaluate(s, around) for s in entry.shape] for entry in inputs]
+        shapes = [[sizes.evaluate(s, allowed) for s in entry.shape] for entry in inputs]
         index, axis = axes_of_dims[name][-1]
         shapes[index][axis] = others[0]
         words = (f"{inputs[index].name} axis {axis}", str(others[0]), str(size))

@@ -46,15 +46,15 @@ def read_facts(transport: Transport, folder: str) -> DeviceFacts:
         key, _, value = line.partition("\t")
         if value.strip("\0 "):
             values.setdefault(key, []).append(printable(value.strip("\0 "), 4000))
-    who = transport.description
+    device = transport.description
     if values.get("checksum", [""])[0] not in _TOOLS:
         raise KilnError(
-            f"{who}: it has no tool for SHA-256: none of sha256sum, busybox, toybox, shasum, openssl"
+            f"{device}: it has no tool for SHA-256: none of sha256sum, busybox, toybox, shasum, openssl"
         )
     home = values.get("home", [""])[0]
     if folder.startswith("~/") and not re.fullmatch(r"(/[^/?]+)+", home):
         raise KilnError(
-            f"{who}: its home folder '{home}' cannot be used; give an absolute folder (key 'folder')"
+            f"{device}: its home folder '{home}' cannot be used; give an absolute folder (key 'folder')"
         )
     cpu = [entry.partition(":") for entry in values.get("cpuinfo", [])]
     table = {key.strip(): value.strip() for key, _, value in cpu}

@@ -61,14 +61,18 @@ class Lock:
                 script.run(self._transport, "unlock", self._root, stale, self.token)
                 seen, since = "", now
                 continue
-            who = _shown(holder)
+            holder_text = _shown(holder)
             if now - began > patience:
                 raise KilnError(
-                    f"{self._transport.description}: {who} holds its lock and did not release it within "
-                    f"{patience:g} s; try again later"
+                    f"{self._transport.description}: {holder_text} holds its lock and did not release it "
+                    f"within {patience:g} s; try again later"
                 )
             if not reported:
-                print(f"kiln: {self._transport.description}: waiting for {who}", file=sys.stderr, flush=True)
+                print(
+                    f"kiln: {self._transport.description}: waiting for {holder_text}",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 reported = True
             time.sleep(min(1.0, patience))
         self._beating = threading.Thread(target=self._beat, daemon=True)

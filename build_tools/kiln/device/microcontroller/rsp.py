@@ -35,13 +35,14 @@ class Rsp:
     Every method raises KilnError when the server is gone, does not answer in time, or reports an error.
     """
 
-    def __init__(self, address: tuple[str, int], who: str, timeout: float) -> None:
-        self._who, self._timeout, self._acks, self._buffer = who, timeout, True, b""
+    def __init__(self, address: tuple[str, int], description: str, timeout: float) -> None:
+        self._description, self._timeout, self._acks, self._buffer = description, timeout, True, b""
         try:
             self._socket = socket.create_connection(address, timeout)
         except OSError as error:
             raise KilnError(
-                f"{who}: no gdb server answers: {error.strerror or error}; start it (OpenOCD, pyOCD, …) first"
+                f"{description}: no gdb server answers: {error.strerror or error}; start it (OpenOCD, pyOCD, "
+                "…) first"
             ) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         features = self.ask(b"qSupported:hwbreak+;swbreak+").split(b";")
@@ -66,7 +67,9 @@ class Rsp:
         """Send a packet; raises KilnError, with `what`, unless the answer is OK."""
         answer = self.ask(packet, timeout)
         if answer != b"OK":
-            raise KilnError(f"{self._who}: {what}: the gdb server answers {answer[:40].decode('latin-1')!r}")
+            raise KilnError(
+                f"{self._description}: {what}: the gdb server answers {answer[:40].decode('latin-1')!r}"
+            )
 
     def send(self, packet: bytes) -> None:
         """Send a packet, with escapes and checksum."""
@@ -85,7 +88,7 @@ class Rsp:
             self._buffer = self._buffer[match.end() :]
             if int(match[2], 16) != sum(match[1]) & 0xFF:
                 if not self._acks:
-                    raise KilnError(f"{self._who}: the gdb server sent a damaged packet")
+                    raise KilnError(f"{self._description}: the gdb server sent a damaged packet")
                 self._raw(b"-")
                 continue
             if self._acks:
@@ -108,7 +111,7 @@ class Rsp:
             count_here = min(self._chunk, address + count - position)
             answer = self.ask(b"m%x,%x" % (position, count_here))
             if re.fullmatch(rb"([0-9a-fA-F]{2})+", answer) is None or len(answer) != 2 * count_here:
-                raise KilnError(f"{self._who}: cannot read memory at 0x{position:x}")
+                raise KilnError(f"{self._description}: cannot read memory at 0x{position:x}")
             pieces.append(bytes.fromhex(answer.decode()))
         return b"".join(pieces)
 
@@ -172,7 +175,7 @@ class Rsp:
         """Read one 32-bit register."""
         answer = self.ask(b"p%x" % number)
         if re.fullmatch(rb"[0-9a-fA-F]{8}", answer) is None:
-            raise KilnError(f"{self._who}: cannot read register {number}")
+            raise KilnError(f"{self._description}: cannot read register {number}")
         return int.from_bytes(bytes.fromhex(answer.decode()), "little")
 
     def resume(self) -> None:
@@ -190,8 +193,8 @@ class Rsp:
         stop = self.ask(b"F%s,%x,C" % (code, error))
         if stop[:3] not in (b"S02", b"T02"):
             raise KilnError(
-                f"{self._who}: the gdb server answers a File-I/O reply with {stop[:40].decode('latin-1')!r}, "
-                "a stop with signal 2 expected"
+                f"{self._description}: the gdb server answers a File-I/O reply with "
+                f"{stop[:40].decode('latin-1')!r}, a stop with signal 2 expected"
             )
         self.resume()
 
@@ -219,7 +222,7 @@ class Rsp:
     def _fill(self, end: float) -> None:
         seconds_left = end - time.monotonic()
         if seconds_left <= 0:
-            raise KilnError(f"{self._who}: the gdb server did not answer in time")
+            raise KilnError(f"{self._description}: the gdb server did not answer in time")
         with self._lost_is_one_line():
             self._socket.settimeout(seconds_left)
             try:
@@ -227,7 +230,7 @@ class Rsp:
             except TimeoutError:
                 return
             if not block:
-                raise KilnError(f"{self._who}: the gdb server ended the connection")
+                raise KilnError(f"{self._description}: the gdb server ended the connection")
             self._buffer += block
 
     @contextlib.contextmanager
@@ -235,7 +238,9 @@ class Rsp:
         try:
             yield
         except OSError as error:
-            raise KilnError(f"{self._who}: the connection was lost: {error.strerror or error}") from error
+            raise KilnError(
+                f"{self._description}: the connection was lost: {error.strerror or error}"
+            ) from error
 
 
 def _plain(body: bytes) -> bytes:

@@ -57,13 +57,13 @@ def java_package(model: str) -> str:
     return f"kiln.models.{model}{'_' if model in _RESERVED else ''}"
 
 
-def make(given: Sequence[tuple[Bundle, Target]], out: Path) -> None:
+def make(bundles: Sequence[tuple[Bundle, Target]], out: Path) -> None:
     """Write the AAR of a model's bundles, one for each ABI. Raises KilnError where a tool fails."""
     check()
-    given = sorted(given, key=lambda one: _ABIS[one[1].arch])
-    bundle = given[0][0]
+    bundles = sorted(bundles, key=lambda one: _ABIS[one[1].arch])
+    bundle = bundles[0][0]
     manifest = read_manifest(bundle.folder)
-    facts = _facts(bundle, manifest, given)
+    facts = _facts(bundle, manifest, bundles)
     files: dict[str, bytes] = {
         "AndroidManifest.xml": _text("AndroidManifest.xml.j2", facts),
         "R.txt": b"",
@@ -76,7 +76,7 @@ def make(given: Sequence[tuple[Bundle, Target]], out: Path) -> None:
     }
     with tempfile.TemporaryDirectory(prefix="kiln-aar-") as folder:
         files["classes.jar"] = _classes(facts, Path(folder))
-        for one, its in given:
+        for one, its in bundles:
             abi = _ABIS[its.arch]
             library = (one.folder / "lib" / f"lib{one.name}.so").read_bytes()
             files[f"jni/{abi}/lib{one.name}.so"] = library
@@ -88,12 +88,12 @@ def make(given: Sequence[tuple[Bundle, Target]], out: Path) -> None:
     atomic_write(out, zip_archive(files))
 
 
-def _facts(bundle: Bundle, manifest: Manifest, given: Sequence[tuple[Bundle, Target]]) -> dict[str, Any]:
+def _facts(bundle: Bundle, manifest: Manifest, bundles: Sequence[tuple[Bundle, Target]]) -> dict[str, Any]:
     """Values for the templates. Raises KilnError for an element type that Java cannot address."""
     return {
         "name": bundle.name,
         "package": java_package(bundle.name),
-        "api": max(int(target.libc.version or 0) for _, target in given),
+        "api": max(int(target.libc.version or 0) for _, target in bundles),
         "has_params": bundle.params.is_file(),
         "licence": manifest.get("licence") or "not stated",
         "inputs": list(map(_port, manifest["inputs"])),

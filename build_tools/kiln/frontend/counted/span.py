@@ -22,37 +22,38 @@ def arange(builder: Any, symbols: Symbols, tensor: str, start: Any, limit: Any, 
     most = symbols.most_counted(tensor, None)
     dtype = str(start.ty.dtype)
 
-    def number(first: Any, last: Any, by: Any) -> Any:
+    def number(first: Any, last: Any, step: Any) -> Any:
         def element(_index: Any) -> Any:
-            return _count(first(int64(0)), last(int64(0)), by(int64(0)), dtype)
+            return _count(first(int64(0)), last(int64(0)), step(int64(0)), dtype)
 
         return te.compute([int64(1)], element, name="steps")
 
     count = builder.emit_te(number, start, limit, step, primfunc_name_hint="range_count")
     size = counted_size(builder, symbols, tensor, count, most)
 
-    def values(first: Any, by: Any) -> Any:
+    def values(first: Any, step: Any) -> Any:
         def element(index: Any) -> Any:
             number = tirx.Cast("int32", index) if dtype.startswith("float") else index
-            return first(int64(0)) + tirx.Cast(dtype, number) * by(int64(0))
+            return first(int64(0)) + tirx.Cast(dtype, number) * step(int64(0))
 
         return te.compute([size], element, name="range")
 
     return builder.emit_te(values, start, step, primfunc_name_hint="range")
 
 
-def _count(first: Any, last: Any, by: Any, dtype: str) -> Any:
+def _count(first: Any, last: Any, step: Any, dtype: str) -> Any:
     """How many steps there are; -1 for a step of 0."""
     zero = tirx.const(0, dtype)
     if dtype.startswith("float"):
-        wide = [tirx.Cast("float64", one) for one in (last - first, tirx.Select(by == zero, zero + 1, by))]
+        divisor = tirx.Select(step == zero, zero + 1, step)
+        wide = [tirx.Cast("float64", one) for one in (last - first, divisor)]
         steps = tirx.min(
             tirx.max(wide[0] / wide[1], tirx.const(0.0, "float64")), tirx.const(_MOST, "float64")
         )
         whole = tirx.Cast("int32", steps)
         count = tirx.Cast("int64", whole + tirx.Cast("int32", tirx.Cast("float64", whole) < steps))
     else:
-        apart, width = (tirx.Cast("int64", one) for one in (last, by))
+        apart, width = (tirx.Cast("int64", one) for one in (last, step))
         apart = apart - tirx.Cast("int64", first)
         negative = width < int64(0)
         apart = tirx.Select(negative, -apart, apart)
@@ -66,4 +67,4 @@ def _count(first: Any, last: Any, by: Any, dtype: str) -> Any:
         count = tirx.Cast("int64", tirx.truncdiv(steps - one32, by32) + one32)
         count = tirx.Select(tirx.all(apart > longest, width < apart), int64(int(_MOST)), count)
         count = tirx.Select(apart > int64(0), count, int64(0))
-    return tirx.Select(by == zero, int64(-1), count)
+    return tirx.Select(step == zero, int64(-1), count)

@@ -41,29 +41,29 @@ class Suppression:
     inclusive: bool = False
 
 
-def suppress(builder: Any, symbols: Symbols, tensor: str, asked: Suppression, most: Extent) -> Any:
+def suppress(builder: Any, symbols: Symbols, tensor: str, suppression: Suppression, most: Extent) -> Any:
     """The kept boxes: rows (image, class, box) of int64, by image, by class, and from the best on.
 
     `tensor`: the tensor of the file that is counted. `most`: the greatest number of rows.
     """
     most = symbols.most_counted(tensor, most)
-    rows, count = rows_and_count(builder, symbols, asked, most)
+    rows, count = rows_and_count(builder, symbols, suppression, most)
     return counted(builder, symbols, tensor, count, [rows], most)[0]
 
 
-def rows_and_count(builder: Any, symbols: Symbols, asked: Suppression, most: Extent) -> tuple[Any, Any]:
+def rows_and_count(builder: Any, symbols: Symbols, suppression: Suppression, most: Extent) -> tuple[Any, Any]:
     """The kept boxes as the first of `most` rows, whose others are not specified, and how many they are."""
-    greatest = symbols.greatest([_extent(asked.scores.ty.shape[2])])
+    greatest = symbols.greatest([_extent(suppression.scores.ty.shape[2])])
     if greatest is None:
         raise ValueError("its number of boxes has no greatest value")
-    given = [asked.boxes, asked.scores, asked.most, asked.overlap]
-    given += [] if asked.threshold is None else [asked.threshold]
+    given = [suppression.boxes, suppression.scores, suppression.most, suppression.overlap]
+    given += [] if suppression.threshold is None else [suppression.threshold]
 
     def compute(*tensors: Any) -> Any:
         boxes = tensors[1].shape[2]
         shapes = [[int64_of(most), int64(3)], [int64(1)], [int64(3), boxes], [int64(_SORT + SORT_SLOTS)]]
         return te.extern(
-            shapes, list(tensors), lambda i, o: _Suppressor(i, o, asked, greatest).statement(),
+            shapes, list(tensors), lambda i, o: _Suppressor(i, o, suppression, greatest).statement(),
             dtype=["int64", "int64", "int32", "int64"], name="non_max_suppression",
         )  # fmt: skip
 
@@ -79,13 +79,13 @@ def _extent(size: Any) -> Extent:
 class _Suppressor:
     """Writes the statement over the buffers of `suppress`."""
 
-    def __init__(self, given: Any, made: Any, asked: Suppression, greatest: int) -> None:
-        self.boxes, self.scores, self.most, self.overlap = given[:4]
-        self.threshold = given[4] if len(given) > 4 else None
-        self.rows, self.count = made[0], Slots(made[1])
-        self.order, self.spare, self.kept = (IndexRow(made[2], number) for number in range(3))
-        self.slots = Slots(made[3])
-        self.centred, self.inclusive, self.greatest = asked.centred, asked.inclusive, greatest
+    def __init__(self, inputs: Any, outputs: Any, suppression: Suppression, greatest: int) -> None:
+        self.boxes, self.scores, self.most, self.overlap = inputs[:4]
+        self.threshold = inputs[4] if len(inputs) > 4 else None
+        self.rows, self.count = outputs[0], Slots(outputs[1])
+        self.order, self.spare, self.kept = (IndexRow(outputs[2], number) for number in range(3))
+        self.slots = Slots(outputs[3])
+        self.centred, self.inclusive, self.greatest = suppression.centred, suppression.inclusive, greatest
 
     def statement(self) -> Any:
         """The loops over images and classes."""

@@ -102,47 +102,47 @@ def _group_sizes(body: Body, q: str, k: str) -> tuple[int, Extent]:
     return heads // kv_heads, body.shape(q)[2] * (heads // kv_heads)
 
 
-def _with_biases_and_masks(body: Body, products: str, how: Scores) -> str:
+def _with_biases_and_masks(body: Body, products: str, scores: Scores) -> str:
     """Products plus biases, -inf where a mask is false."""
     value, dtype = body.tensor(products), body.dtype(products)
-    for bias in how.biases:
+    for bias in scores.biases:
         value = op.add(value, body.tensor(bias))
-    for mask in how.masks:
+    for mask in scores.masks:
         value = op.where(body.tensor(mask), value, relax.const(np.asarray(-np.inf, dtype), dtype))
     return body.bind(value)
 
 
-def _rows_with_keys(body: Body, how: Scores, dtype: str) -> Any:
+def _rows_with_keys(body: Body, scores: Scores, dtype: str) -> Any:
     """Bools that broadcast to (…, sequence, 1): whether each row has a key, from masks and biases."""
     lowest = relax.const(np.asarray(-np.inf, dtype), dtype)
     total: Any = relax.const(np.asarray(0, dtype), dtype)
-    for bias in how.biases:
+    for bias in scores.biases:
         total = op.add(body.tensor(bias), total)
-    for mask in how.masks:
+    for mask in scores.masks:
         total = op.where(body.tensor(mask), total, lowest)
     masked = body.bind(total)
     return op.greater(op.max(body.tensor(masked), -1, keepdims=True), lowest)
 
 
-def _softmax(body: Body, biased: str, how: Scores) -> str:
+def _softmax(body: Body, biased: str, scores: Scores) -> str:
     value, dtype = body.tensor(biased), body.dtype(biased)
-    if how.sink is not None:
+    if scores.sink is not None:
         batch, heads, queries, keys = body.shape(biased)
         column = op.broadcast_to(
-            op.reshape(body.tensor(how.sink), [1, heads, 1, 1]), [batch, heads, queries, 1]
+            op.reshape(body.tensor(scores.sink), [1, heads, 1, 1]), [batch, heads, queries, 1]
         )
         wide = body.bind(op.nn.softmax(op.concat([value, column], 3), axis=-1))
         return body.bind(op.strided_slice(body.tensor(wide), [3], [0], [keys]))
-    if not how.rows_may_be_empty or not (how.masks or how.biases):
+    if not scores.rows_may_be_empty or not (scores.masks or scores.biases):
         return body.bind(op.nn.softmax(value, axis=-1))
-    real = body.tensor(body.bind(_rows_with_keys(body, how, dtype)))
+    real = body.tensor(body.bind(_rows_with_keys(body, scores, dtype)))
     zero = relax.const(np.asarray(0, dtype), dtype)
     probabilities = body.bind(op.nn.softmax(op.where(real, value, zero), axis=-1))
     return body.bind(op.where(real, body.tensor(probabilities), zero))
 
 
-def attend(body: Body, q: str, k: str, v: str, how: Scores) -> Attended:
-    """softmax(q k^T) v with the steps of `how`."""
+def attend(body: Body, q: str, k: str, v: str, scores: Scores) -> Attended:
+    """softmax(q k^T) v with the steps of `scores`."""
     dtype = body.dtype(q)
     batch, heads, queries, _ = body.shape(q)
     keys, width = body.shape(k)[2], body.shape(v)[3]
@@ -150,14 +150,16 @@ def attend(body: Body, q: str, k: str, v: str, how: Scores) -> Attended:
     kv_heads = body.shape(k)[1]
     q_rows = q if group == 1 else body.reshape(q, [batch, kv_heads, rows, body.shape(q)[3]])
     products = body.op("MatMul", q_rows, body.transpose(k, [0, 1, 3, 2]))
-    products = body.bind(op.multiply(body.tensor(products), relax.const(np.asarray(how.scale, dtype), dtype)))
+    products = body.bind(
+        op.multiply(body.tensor(products), relax.const(np.asarray(scores.scale, dtype), dtype))
+    )
     if group > 1:
         products = body.reshape(products, [batch, heads, queries, keys])
-    if how.softcap:
-        cap = relax.const(np.asarray(how.softcap, dtype), dtype)
+    if scores.softcap:
+        cap = relax.const(np.asarray(scores.softcap, dtype), dtype)
         products = body.bind(op.multiply(op.tanh(op.divide(body.tensor(products), cap)), cap))
-    biased = _with_biases_and_masks(body, products, how) if how.biases or how.masks else products
-    probabilities = _softmax(body, biased, how)
+    biased = _with_biases_and_masks(body, products, scores) if scores.biases or scores.masks else products
+    probabilities = _softmax(body, biased, scores)
     weights = probabilities if group == 1 else body.reshape(probabilities, [batch, kv_heads, rows, keys])
     result = body.op("MatMul", weights, v)
     if group > 1:

@@ -57,8 +57,8 @@ def _exp(n: Any, bits: int) -> Any:
         result = each(_power_of(after - 2 + number, _short(power)), result, lowest, n, name="exp")
     if bits > 5:  # below -32
         least = -(1 << (20 - bits))
-        result = each(lambda v, of: tirx.Select(of < i32(least), i32(0), v), result, n, name="exp")
-    return each(lambda v, of: v | (~(of >> i32(31)) & i32(_ONE)), result, n, name="exp")  # 1 of 0
+        result = each(lambda v, source: tirx.Select(source < i32(least), i32(0), v), result, n, name="exp")
+    return each(lambda v, source: v | (~(source >> i32(31)) & i32(_ONE)), result, n, name="exp")  # 1 of 0
 
 
 def _power_of(bit: int, power: int) -> Callable[..., Expr]:
@@ -90,9 +90,9 @@ def sigmoid(x: Any) -> Any:
     """The sigmoid of gates."""
     inverse = _inverse(_exp(_negative(x), 3))
 
-    def element(v: Expr, of: Expr) -> Expr:
-        zero = ~((of | -of) >> i32(31)) & i32(4)  # Newton's method is 4 below 1/2 there
-        return ((v << i32(1)) ^ ((of >> i32(31)) & i32(_ONE))) + zero
+    def element(v: Expr, source: Expr) -> Expr:
+        zero = ~((source | -source) >> i32(31)) & i32(4)  # Newton's method is 4 below 1/2 there
+        return ((v << i32(1)) ^ ((source >> i32(31)) & i32(_ONE))) + zero
 
     return each(element, inverse, x, name="sigmoid")
 
@@ -101,9 +101,9 @@ def tanh(x: Any, bits: int) -> Any:
     """The tanh of int16 with `bits` before the point, 0 to 6."""
     inverse = _inverse(_exp(_negative(x), bits + 1))
 
-    def element(v: Expr, of: Expr) -> Expr:
-        size = tirx.min((v - i32(_QUARTER_OF_UNIT)) << i32(2), i32(_ONE)) & ((of | -of) >> i32(31))
-        return (size ^ (of >> i32(31))) - (of >> i32(31))
+    def element(v: Expr, source: Expr) -> Expr:
+        size = tirx.min((v - i32(_QUARTER_OF_UNIT)) << i32(2), i32(_ONE)) & ((source | -source) >> i32(31))
+        return (size ^ (source >> i32(31))) - (source >> i32(31))
 
     return each(element, inverse, x, name="tanh")
 
@@ -197,9 +197,9 @@ def inverse_deviation(variances: Any) -> Any:
             name="newton",
         )  # fmt: skip
 
-    def element(root: Expr, right: Expr, of: Expr) -> Expr:
+    def element(root: Expr, right: Expr, source: Expr) -> Expr:
         whole = high_product(root, i32(_HALF_SQRT_2)) << tirx.max(-right, i32(0))
-        return _chosen(_is_one(of), i32((1 << 31) - 1), whole)
+        return _chosen(_is_one(source), i32((1 << 31) - 1), whole)
 
     return _of_rows(element, x, shift, variances, name="inverse")
 

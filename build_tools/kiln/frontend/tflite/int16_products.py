@@ -71,29 +71,29 @@ def multiplies_int16(node: TfliteOperands, data: int = 0) -> bool:
     return all(each is not None and not np.any(each["zero_point"].value.numpy()) for each in params)
 
 
-def int16_products(node: TfliteOperands, of: Products) -> Any:
-    """The int16 result of `node`, an operator that multiplies as `of` says and `multiplies_int16` allows."""
+def int16_products(node: TfliteOperands, products: Products) -> Any:
+    """The int16 result of `node`, for which `multiplies_int16` holds; `products` describes its sums."""
     stored = node.array(1)
     if stored is None:
-        weights, most = node.bind(of.ordered(node.raw(1))), of.terms * _MOST["int8"]
+        weights, most = node.bind(products.ordered(node.raw(1))), products.terms * _MOST["int8"]
     else:
-        values = np.ascontiguousarray(of.ordered(stored))
+        values = np.ascontiguousarray(products.ordered(stored))
         weights = const(values, "int8")
-        of_outputs = np.moveaxis(np.abs(values.astype("int64")), of.output_axis, 0)
+        of_outputs = np.moveaxis(np.abs(values.astype("int64")), products.output_axis, 0)
         most = int(of_outputs.reshape(len(of_outputs), -1).sum(1).max(initial=0))
     most *= _MOST["int16"]
-    has_bias = node.has(of.bias)
-    narrow_bias = has_bias and node.dtype(of.bias) == "int32"
-    sums = node.bind(of.sums(weights, "int32" if most <= _MOST_32 or narrow_bias else "int64"))
-    ratios = _ratios(node, of, int(sums.ty.shape[-1]))
+    has_bias = node.has(products.bias)
+    narrow_bias = has_bias and node.dtype(products.bias) == "int32"
+    sums = node.bind(products.sums(weights, "int32" if most <= _MOST_32 or narrow_bias else "int64"))
+    ratios = _ratios(node, products, int(sums.ty.shape[-1]))
     scale, zero = (_numbers(node.outputs[0], key).item() for key in ("scale", "zero_point"))
-    limits = range_of_activation(of.activation, scale, zero, "int16")
+    limits = range_of_activation(products.activation, scale, zero, "int16")
     factors = [factor_of(ratio) for ratio in ratios]
-    if narrow_bias and not of.real:
-        return _scaled_as_int8(node, sums, of.bias, factors, limits)
+    if narrow_bias and not products.real:
+        return _scaled_as_int8(node, sums, products.bias, factors, limits)
     if has_bias:
-        sums, most = _with_bias(node, sums, of.bias, most)
-    if of.real:
+        sums, most = _with_bias(node, sums, products.bias, most)
+    if products.real:
         return _scaled_by_real(node, sums, np.array(ratios), limits, most)
     return scaled(node, sums, factors, limits, most)
 
@@ -116,11 +116,11 @@ def _numbers(tensor: Any, key: str) -> Array:
     return np.asarray(tensor.qnn_params[key].value.numpy()).reshape(-1)
 
 
-def _ratios(node: TfliteOperands, of: Products, columns: int) -> list[float]:
+def _ratios(node: TfliteOperands, products: Products, columns: int) -> list[float]:
     """The factor from sums to the result's levels, for each output or one for all, as real numbers."""
     data, weights, result = (
         _numbers(tensor, "scale").astype("float64")
-        for tensor in (node.inputs[of.data], node.inputs[1], node.outputs[0])
+        for tensor in (node.inputs[products.data], node.inputs[1], node.outputs[0])
     )
     ratios: list[float] = (data * weights / result).tolist()
     if len(ratios) not in (1, columns):

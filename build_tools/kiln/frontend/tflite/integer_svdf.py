@@ -53,13 +53,13 @@ def _sums(node: TfliteOperands, state: Any, rank: int) -> Any:
     """int32 [batch, units]: the filters' states times their weights of time, added up by unit."""
     weights = node.constant_array(2)
 
-    def compute(x: Any, by: Any) -> Any:
+    def compute(x: Any, time_weights: Any) -> Any:
         batch, filters, memory = x.shape
         part, step = te.reduce_axis((0, rank), name="part"), te.reduce_axis((0, memory), name="step")
 
         def element(row: Any, unit: Any) -> Any:
             at = unit * rank + part
-            product = tirx.Cast("int32", x(row, at, step)) * tirx.Cast("int32", by(at, step))
+            product = tirx.Cast("int32", x(row, at, step)) * tirx.Cast("int32", time_weights(at, step))
             return te.sum(product, axis=[part, step])
 
         return te.compute((batch, filters // rank), element, name="sums")

@@ -98,9 +98,9 @@ class GatheredRows:
                 return
             to = place + number * int64(packed)
 
-            def copy(offset: Expr, there: Expr, width: int) -> None:
+            def copy(offset: Expr, target_offset: Expr, width: int) -> None:
                 value = tirx.Cast(f"int16x{width}", load(x, [ramp(source + offset, width)]))
-                store(memory, [ramp(to + there, width)], value)
+                store(memory, [ramp(to + target_offset, width)], value)
 
             even = run // GROUP * GROUP
             whole_vectors = even // lanes

@@ -25,13 +25,13 @@ from kiln.tir.vector_expr import i32, ramp
 class ShortRow:
     """Emits all columns of one row, whose values of x stay in registers."""
 
-    def __init__(self, of: DotPacking, x: Any, base: Expr, weights: Any, panel: Expr) -> None:
-        self.of, self.x, self.base, self.weights, self.panel = of, x, base, weights, panel
+    def __init__(self, packing: DotPacking, x: Any, base: Expr, weights: Any, panel: Expr) -> None:
+        self.packing, self.x, self.base, self.weights, self.panel = packing, x, base, weights, panel
 
     def emit(self, columns: int, finish: Any) -> None:
         """Emit the sums, and finish(column, sum) for each of them."""
-        of, wide = self.of, self.of.tile.columns
-        left = {"smlad": self._pairs, "vmladava": self._vectors, "mla": self._values}[of.method]()
+        packing, wide = self.packing, self.packing.tile.columns
+        left = {"smlad": self._pairs, "vmladava": self._vectors, "mla": self._values}[packing.method]()
         whole_panels = columns // wide
         with serial(whole_panels) as number:
             self._panel(left, number, wide, finish)
@@ -39,10 +39,10 @@ class ShortRow:
             self._panel(left, int64(whole_panels), columns % wide, finish)
 
     def _panel(self, left: Any, number: Expr, columns: int, finish: Any) -> None:
-        of = self.of
-        start = bind((self.panel + number) * int64(of.panel_bytes))
-        first = number * int64(of.tile.columns)
-        if of.method == "smlad":
+        packing = self.packing
+        start = bind((self.panel + number) * int64(packing.panel_bytes))
+        first = number * int64(packing.tile.columns)
+        if packing.method == "smlad":
             for column in range(0, columns, 2):
                 offset = start + int64(column * 2 * len(left))
                 self._two(
@@ -53,10 +53,10 @@ class ShortRow:
                 )
             return
         for column in range(columns):
-            offset = start + int64(column * of.run)
+            offset = start + int64(column * packing.run)
             sums = registers([1], "int32")
             store(sums, [int64(0)], i32(0))
-            if of.method == "vmladava":
+            if packing.method == "vmladava":
                 for number, block in enumerate(left):
                     right = bind(load(self.weights, [ramp(offset + int64(number * BLOCK), BLOCK)]))
                     held, zero = load(sums, [int64(0)]) if number else i32(0), i32(0)
@@ -70,7 +70,7 @@ class ShortRow:
 
     def _two(self, left: Sequence[Expr], offset: Expr, columns: int, finish: Any) -> None:
         """Emit two columns, whose weights begin at `offset`; method `smlad`."""
-        of = self.of
+        packing = self.packing
         sums = registers([2], "int32")
         for column in range(columns):
             store(sums, [int64(column)], i32(0))
@@ -78,39 +78,39 @@ class ShortRow:
             word = word_of(self.weights, offset + int64(4 * slot))
             rights = [bind(extracted(word, False, True))]
             if columns == 2:
-                rights.append(word if of.shared else bind(extracted(word, True, True)))
+                rights.append(word if packing.shared else bind(extracted(word, True, True)))
             for column, right in enumerate(rights):
                 indices = [int64(column)]
                 store(sums, indices, call("int32", "llvm.arm.smlad", value, right, load(sums, indices)))
         first, second = load(sums, [int64(0)]), load(sums, [int64(1)])
         finish(0, first)
         if columns == 2:
-            finish(1, tirx.shift_right(second - first, i32(8)) if of.shared else second)
+            finish(1, tirx.shift_right(second - first, i32(8)) if packing.shared else second)
 
     def _values(self) -> list[Expr]:
-        return [bind(widened(self.x, self.base + int64(offset))) for offset in self.of.offsets]
+        return [bind(widened(self.x, self.base + int64(offset))) for offset in self.packing.offsets]
 
     def _pairs(self) -> list[Expr]:
         """The values of x as pairs of 16 bits, in the order of the slots."""
-        of = self.of
-        quads, rest = slots_of(of.run, of.wide)
+        packing = self.packing
+        quads, rest = slots_of(packing.run, packing.wide)
         result = []
-        if of.wide:
-            for first in range(0, of.run, 2):
-                two = of.offsets[first : first + 2]
+        if packing.wide:
+            for first in range(0, packing.run, 2):
+                two = packing.offsets[first : first + 2]
                 bases = [self.base + int64(offset) for offset in two]
                 adjacent = len(two) == 2 and two[1] - two[0] == 1
                 result.append(pair_of(self.x, bases[0], bases[1] if len(two) == 2 else None, adjacent))
             return result
         for quad in range(quads):
-            four = of.offsets[quad * QUAD : quad * QUAD + QUAD]
+            four = packing.offsets[quad * QUAD : quad * QUAD + QUAD]
             if four[-1] - four[0] == QUAD - 1:
                 word = word_of(self.x, self.base + int64(four[0]))
-                result += [bind(extracted(word, odd, of.signed)) for odd in (False, True)]
+                result += [bind(extracted(word, odd, packing.signed)) for odd in (False, True)]
             else:
                 result += [self._pair(four[0], four[2]), self._pair(four[1], four[3])]
         for slot in rest:
-            first, second = (of.offsets[k] if k >= 0 else -1 for k in (slot.first, slot.second))
+            first, second = (packing.offsets[k] if k >= 0 else -1 for k in (slot.first, slot.second))
             result.append(self._pair(first, second))
         return result
 
@@ -122,7 +122,7 @@ class ShortRow:
 
     def _vectors(self) -> list[Expr]:
         """The values of x in vectors, followed by zeros."""
-        return [self._vector(block) for block in blocks_of(self.of.offsets)]
+        return [self._vector(block) for block in blocks_of(self.packing.offsets)]
 
     def _vector(self, offsets: Sequence[int]) -> Expr:
         """The values of x at `offsets` in a vector, followed by zeros."""

@@ -27,15 +27,16 @@ class _DotTile:
     """Emits the sums of one tile: `count` rows of x at `bases` by `columns` columns of the panels."""
 
     def __init__(
-        self, of: DotPacking, count: int, columns: int, x: Any, bases: Sequence[Expr], weights: Any,
+        self, packing: DotPacking, count: int, columns: int, x: Any, bases: Sequence[Expr], weights: Any,
         panel: Expr, inside: Expr | None,
     ) -> None:  # fmt: skip
-        self.of, self.count, self.columns = of, count, columns
+        self.packing, self.count, self.columns = packing, count, columns
         self.x, self.bases, self.weights, self.inside = x, bases, weights, inside
-        held = min(of.tile.columns, of.tile.vectors)
+        held = min(packing.tile.columns, packing.tile.vectors)
         self.places = [divmod(column, held) for column in range(columns)]  # panel, column within the tile
         self.starts = [
-            bind((panel + int64(number)) * int64(of.panel_bytes)) for number in range(self.places[-1][0] + 1)
+            bind((panel + int64(number)) * int64(packing.panel_bytes))
+            for number in range(self.places[-1][0] + 1)
         ]
         self.sums = [registers([columns], "int32") for _ in range(count)]
 
@@ -60,22 +61,22 @@ class WordTile(_DotTile):
 
     def emit(self) -> Any:
         """Emit the sums; returns a function that calls its argument for each of them."""
-        of = self.of
-        depth = int(np.prod([loop.extent for loop in of.runs], dtype=np.int64))
-        self.parts = of.shared and depth > of.limit
+        packing = self.packing
+        depth = int(np.prod([loop.extent for loop in packing.runs], dtype=np.int64))
+        self.parts = packing.shared and depth > packing.limit
         if self.parts:
             self.totals = [registers([self.columns], "int32") for _ in range(self.count)]
             self.clear(self.totals)
         else:
             self.clear(self.sums)
-        self._reduce(of.runs, int64(0), int64(0), not self.parts)
+        self._reduce(packing.runs, int64(0), int64(0), not self.parts)
 
         def deliver(visit: Any) -> None:
             for row in range(self.count):
                 for column in range(self.columns):
                     held = self.totals if self.parts else self.sums
                     value = load(held[row], [int64(column)])
-                    if of.shared and not self.parts and column % 2:
+                    if packing.shared and not self.parts and column % 2:
                         value = self._of_second(row, column)
                     visit(row, column, value)
 
@@ -98,9 +99,9 @@ class WordTile(_DotTile):
 
     def _reduce(self, remaining: Sequence[Loop], x_offset: Expr, step: Expr, counted: bool) -> None:
         """Emit the loops `remaining`; `counted`: the caller adds the sums to the totals."""
-        of = self.of
+        packing = self.packing
         depth = int(np.prod([loop.extent for loop in remaining], dtype=np.int64))
-        if not counted and depth <= of.limit:
+        if not counted and depth <= packing.limit:
             self._part(depth, lambda: self._reduce(remaining, x_offset, step, True))
             return
         if len(remaining) > 1:
@@ -110,9 +111,9 @@ class WordTile(_DotTile):
                     remaining[1:], x_offset + k * int64(loop.x_stride), step * int64(loop.extent) + k, counted
                 )
             return
-        quads, rest = slots_of(of.run, of.wide)
-        first = step * int64(of.run_bytes)
-        size = 4 * of.tile.columns  # bytes of a quad of a panel
+        quads, rest = slots_of(packing.run, packing.wide)
+        first = step * int64(packing.run_bytes)
+        size = 4 * packing.tile.columns  # bytes of a quad of a panel
 
         def loop_of(begin: Expr, extent: int) -> None:
             with serial(extent) as k:
@@ -127,22 +128,22 @@ class WordTile(_DotTile):
             loop_of(int64(0), quads)
             end()
             return
-        quads_per_block = of.limit // QUAD
+        quads_per_block = packing.limit // QUAD
         with serial(quads // quads_per_block) as block:
-            self._part(of.limit, lambda: loop_of(block * int64(quads_per_block), quads_per_block))
+            self._part(packing.limit, lambda: loop_of(block * int64(quads_per_block), quads_per_block))
         begin = quads // quads_per_block * quads_per_block
-        self._part(of.limit, lambda: (loop_of(int64(begin), quads - begin), end()))  # type: ignore[func-returns-value]
+        self._part(packing.limit, lambda: (loop_of(int64(begin), quads - begin), end()))  # type: ignore[func-returns-value]
 
     def _quad(self, x_offset: Expr, offset: Expr) -> None:
         """Emit four values of k: `offset`: offset of their weights in the panel."""
         row_values = []
         for row in range(self.count):
             base = self.bases[row] + x_offset
-            if self.of.wide:
+            if self.packing.wide:
                 row_values.append([word_of(self.x, base + int64(k), 2) for k in (0, 2)])
                 continue
             word = word_of(self.x, base)
-            row_values.append([bind(extracted(word, odd, self.of.signed)) for odd in (False, True)])
+            row_values.append([bind(extracted(word, odd, self.packing.signed)) for odd in (False, True)])
         self._multiply(row_values, offset)
 
     def _rest(self, x_offset: Expr, offset: Expr, slots: Sequence[Slot]) -> None:
@@ -152,9 +153,9 @@ class WordTile(_DotTile):
             base = self.bases[row] + x_offset
             if slots[0].word >= 0:
                 word = word_of(self.x, base + int64(slots[0].word))
-                row_values.append([bind(extracted(word, odd, self.of.signed)) for odd in (False, True)])
+                row_values.append([bind(extracted(word, odd, self.packing.signed)) for odd in (False, True)])
                 continue
-            if self.of.wide:
+            if self.packing.wide:
                 row_values.append([
                     pair_of(self.x, base + int64(slot.first), None, slot.second >= 0) for slot in slots
                 ])  # fmt: skip
@@ -176,7 +177,7 @@ class WordTile(_DotTile):
             for slot in range(slots):
                 word = word_of(self.weights, at + int64(slot * 4))
                 first, second = bind(extracted(word, False, True)), word
-                if not self.of.shared and column + 1 < self.columns:
+                if not self.packing.shared and column + 1 < self.columns:
                     second = bind(extracted(word, True, True))
                 for row in range(self.count):
                     self.add(row, column, "llvm.arm.smlad", left[row][slot], first)
@@ -190,7 +191,7 @@ class VectorTile(_DotTile):
     def emit(self) -> Any:
         """Emit the sums; returns a function that calls its argument for each of them."""
         self.clear(self.sums)
-        self._reduce(self.of.runs, int64(0), int64(0))
+        self._reduce(self.packing.runs, int64(0), int64(0))
 
         def deliver(visit: Any) -> None:
             for row in range(self.count):
@@ -200,7 +201,7 @@ class VectorTile(_DotTile):
         return deliver
 
     def _reduce(self, remaining: Sequence[Loop], x_offset: Expr, step: Expr) -> None:
-        of = self.of
+        packing = self.packing
         if len(remaining) > 1:
             loop = remaining[0]
             with serial(loop.extent) as k:
@@ -208,22 +209,24 @@ class VectorTile(_DotTile):
                     remaining[1:], x_offset + k * int64(loop.x_stride), step * int64(loop.extent) + k
                 )
             return
-        whole_blocks, rest = divmod(of.run, of.block)
-        first = step * int64(of.run_bytes)
+        whole_blocks, rest = divmod(packing.run, packing.block)
+        first = step * int64(packing.run_bytes)
         with serial(whole_blocks) as k:
             self._block(
-                x_offset + k * int64(of.block), first + k * int64(of.block * of.tile.columns), of.block
+                x_offset + k * int64(packing.block),
+                first + k * int64(packing.block * packing.tile.columns),
+                packing.block,
             )
         if rest:
             self._block(
-                x_offset + int64(whole_blocks * of.block),
-                first + int64(whole_blocks * of.block * of.tile.columns),
+                x_offset + int64(whole_blocks * packing.block),
+                first + int64(whole_blocks * packing.block * packing.tile.columns),
                 rest,
             )
 
     def _block(self, x_offset: Expr, offset: Expr, length: int) -> None:
         """Emit `length` values of k, at most those of a vector."""
-        wide = self.of.wide
+        wide = self.packing.wide
         left = [
             halves_vector(self.x, "int16", base + x_offset, length)
             if wide

@@ -82,17 +82,17 @@ class MatrixTile:
     """
 
     def __init__(
-        self, of: IntegerPacking, x: Any, bases: Sequence[Expr], weights: Any, starts: Sequence[Expr],
+        self, packing: IntegerPacking, x: Any, bases: Sequence[Expr], weights: Any, starts: Sequence[Expr],
         panel_vectors: Sequence[tuple[int, int]],
     ) -> None:  # fmt: skip
-        self.of, self.x, self.bases, self.weights = of, x, bases, weights
+        self.packing, self.x, self.bases, self.weights = packing, x, bases, weights
         self.starts, self.places = starts, panel_vectors
         self.pairs = pairs_of(len(bases))
         self.sums = cleared(len(self.pairs), len(panel_vectors))
 
     def emit(self) -> list[list[Any]]:
         """Emit the sums; by row and vector of four columns, the buffer that holds them."""
-        self._reduce(self.of.runs, int64(0), int64(0))
+        self._reduce(self.packing.runs, int64(0), int64(0))
         return by_rows(self.pairs, self.sums)
 
     def _reduce(self, remaining: Sequence[Loop], x_offset: Expr, step: Expr) -> None:
@@ -103,7 +103,7 @@ class MatrixTile:
                 inner = step * int64(loop.extent) + k
                 self._reduce(remaining[1:], x_offset + k * int64(loop.x_stride), inner)
             return
-        run = self.of.run
+        run = self.packing.run
         whole_groups, groups = run // GROUP, ceil_div(run, GROUP)
         first = step * int64(groups)
         with serial(whole_groups // 2) as k:
@@ -129,7 +129,7 @@ class MatrixTile:
 
     def _step(self, left: Sequence[Expr], number: Expr, groups: int) -> None:
         """Add the products of `groups` groups of k, at most two, from group `number` on."""
-        line = GROUP * self.of.tile.columns
+        line = GROUP * self.packing.tile.columns
         at = number * int64(line)
         for v, (panel, inside) in enumerate(self.places):
             start_of_vector = self.starts[panel] + at + int64(inside * GROUP * LANES)
@@ -145,7 +145,7 @@ class MatrixTile:
             right = [_bytes_of(shuffled(columns_loaded, lanes)) for lanes in ((0, 4, 1, 5), (2, 6, 3, 7))]
             for pair, sums in zip(left, self.sums, strict=True):
                 for held, columns in zip(sums[v], right, strict=True):
-                    add_products(self.of.method, held, pair, columns)
+                    add_products(self.packing.method, held, pair, columns)
 
 
 def runtime_sums(

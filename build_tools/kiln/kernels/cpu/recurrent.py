@@ -67,43 +67,43 @@ def panel_of(machine: Machine) -> int:
     return _blocking(machine, 1, 0).vectors * machine.lanes("float32")
 
 
-def packed(weights: Array, about: Recurrent, panel: int) -> Array:
+def packed(weights: Array, layer: Recurrent, panel: int) -> Array:
     """Weights [D, H, G * H] in the order in which the kernel reads them, flat."""
     panels = []
     for side in weights:
-        for first, columns in phases(about):
+        for first, columns in phases(layer):
             for start in range(first, first + columns, panel):
                 panels.append(side[:, start : min(start + panel, first + columns)].reshape(-1))
     return np.concatenate(panels)
 
 
-def stored_form(encoding: Encoding | None, about: Recurrent) -> Encoding | None:
+def stored_form(encoding: Encoding | None, layer: Recurrent) -> Encoding | None:
     """The encoding in which the kernel reads the weights of the state; None: float32."""
     if encoding is None or encoding.is_float:
         return encoding
-    by_column = encoding.columns == 1 and encoding.rows % about.hidden == 0
-    return encoding if by_column or encoding.rows >= about.directions * about.hidden else None
+    by_column = encoding.columns == 1 and encoding.rows % layer.hidden == 0
+    return encoding if by_column or encoding.rows >= layer.directions * layer.hidden else None
 
 
-def _stored(encoding: Encoding | None, about: Recurrent, panel: int) -> dict[str, tuple[str, Pack]]:
+def _stored(encoding: Encoding | None, layer: Recurrent, panel: int) -> dict[str, tuple[str, Pack]]:
     """Name, data type and packing function of each tensor in which the weights are stored."""
     if encoding is None:
-        return {"weights": ("float32", lambda value: packed(value, about, panel))}
-    sides, columns = about.directions, about.gates * about.hidden
+        return {"weights": ("float32", lambda value: packed(value, layer, panel))}
+    sides, columns = layer.directions, layer.gates * layer.hidden
     form = encoding
 
     def by_column(blocks: Array) -> Array:
         """A number for each direction and column, from one for each block."""
         wide = blocks.repeat(form.columns, 1)[:, :columns]
-        rows = [min(side * about.hidden // form.rows, len(wide) - 1) for side in range(sides)]
+        rows = [min(side * layer.hidden // form.rows, len(wide) - 1) for side in range(sides)]
         return np.ascontiguousarray(wide[rows], np.float32).reshape(-1)
 
     def levels(value: Array) -> Array:
-        return packed(levels_of(value, form).levels.reshape(value.shape), about, panel)
+        return packed(levels_of(value, form).levels.reshape(value.shape), layer, panel)
 
     if form.is_float:
         kind = np.float16 if form.kind == "float16" else ml_dtypes.bfloat16
-        return {"weights": ("uint16", lambda value: packed(value, about, panel).astype(kind))}
+        return {"weights": ("uint16", lambda value: packed(value, layer, panel).astype(kind))}
     tensors: dict[str, tuple[str, Pack]] = {
         "weights": ("int8", levels),
         "scales": ("float32", lambda value: by_column(levels_of(value, form).scales)),
@@ -122,20 +122,20 @@ def make(
     `encodings`: the forms in which constants may be stored, by position.
     """
     keys = Recurrent.__dataclass_fields__
-    about = Recurrent(**{key: value for key, value in op["attrs"].items() if key in keys})
-    params, names = list(func.params), names_of(about)
+    layer = Recurrent(**{key: value for key, value in op["attrs"].items() if key in keys})
+    params, names = list(func.params), names_of(layer)
     input_buffer = params[names.index("given")]
-    length, batch = (extent(size) for size in sizes_of(about, input_buffer.shape))
+    length, batch = (extent(size) for size in sizes_of(layer, input_buffer.shape))
     weights_index = names.index("weights")
     panel = panel_of(machine) if weights_index in constants else 0
-    most_rows, columns = ranges.greatest(batch), about.gates * about.hidden
+    most_rows, columns = ranges.greatest(batch), layer.gates * layer.hidden
     blocking = _blocking(machine, most_rows, panel)
     arguments = [argument(param) for param in params]
     packs, labels, form = {}, {}, None
     if panel:
-        form = stored_form(encodings.get(weights_index), about)
-        stored = _stored(form, about, panel)
-        sizes = [about.directions * about.hidden * columns, *[about.directions * columns] * (len(stored) - 1)]
+        form = stored_form(encodings.get(weights_index), layer)
+        stored = _stored(form, layer, panel)
+        sizes = [layer.directions * layer.hidden * columns, *[layer.directions * columns] * (len(stored) - 1)]
         types = [dtype for dtype, _ in stored.values()]
         arguments[weights_index : weights_index + 1] = [
             Argument(name, [size], dtype) for name, size, dtype in zip(stored, sizes, types, strict=True)
@@ -148,13 +148,13 @@ def make(
                 weights_index + number: name for number, name in enumerate([form.kind, *list(stored)[1:]])
             }
             blocking = replace(blocking, kind=form.kind if form.is_float else "", half=machine.half)
-    macs = ranges.greatest(length) * most_rows * about.directions * about.hidden * columns
-    loops = LayerLoops(about, {}, length, batch, blocking)
+    macs = ranges.greatest(length) * most_rows * layer.directions * layer.hidden * columns
+    loops = LayerLoops(layer, {}, length, batch, blocking)
     split = machine.parallel and _tasks(loops, ranges) > 1 and macs // blocking.lanes >= SHARED
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         held = dict(zip(names, buffers, strict=True))
-        LayerLoops(about, held, length, batch, blocking).write(begin, end, split)
+        LayerLoops(layer, held, length, batch, blocking).write(begin, end, split)
 
     tasks = ranges.simplify(loops.tasks) if split else None
     func_made = define(arguments, tasks, body, False, ranges)

@@ -70,10 +70,10 @@ def _fill(depth: int, sum_dtype: str) -> tuple[Any, Any]:
     return loops, _function([], [strided], tirx.Evaluate(call))
 
 
-def _load(which: str, dtype: str, depth: int, shape: tuple[int, int], layout: str) -> tuple[Any, Any]:
+def _load(operand: str, dtype: str, depth: int, shape: tuple[int, int], layout: str) -> tuple[Any, Any]:
     sources, targets = (
         _pair(name, dtype, shape, scope)
-        for name, scope in (("source", "shared"), ("target", f"wmma.matrix_{which}"))
+        for name, scope in (("source", "shared"), ("target", f"wmma.matrix_{operand}"))
     )
     call = tirx.tvm_load_matrix_sync(
         tirx.buffer_data(targets[1]), EDGE, EDGE, depth, _number(targets[1]),

@@ -118,12 +118,12 @@ def _overlap(boxes: Any, image: Any, box: Any, other: Any) -> Any:
     dtype = boxes.dtype
     zero = tirx.const(0, dtype)
 
-    def edge(which: Any, side: int) -> Any:
-        return tirx.BufferLoad(boxes, [image, which, int64(side)])
+    def edge(index: Any, side: int) -> Any:
+        return tirx.BufferLoad(boxes, [image, index, int64(side)])
 
-    def area(which: Any) -> Any:
-        height = tirx.max(edge(which, 2) - edge(which, 0), zero)
-        return height * tirx.max(edge(which, 3) - edge(which, 1), zero)
+    def area(index: Any) -> Any:
+        height = tirx.max(edge(index, 2) - edge(index, 0), zero)
+        return height * tirx.max(edge(index, 3) - edge(index, 1), zero)
 
     sides = [
         tirx.max(

@@ -46,7 +46,7 @@ class LayerLoops(LayerProducts):
     def tasks(self) -> Extent:
         """Number of independent tasks."""
         blocks = ceil_div(self.batch, self.blocking.block)
-        return blocks if self.about.directions == 1 else self.about.directions * blocks
+        return blocks if self.layer.directions == 1 else self.layer.directions * blocks
 
     def _loop(self, split: bool, begin: Expr, end: Expr) -> Any:
         if self.blocking.threads:
@@ -57,7 +57,7 @@ class LayerLoops(LayerProducts):
         """Write the tasks [begin, end), or without `split` all tasks."""
         rows, row_blocks = self.blocking.block, ceil_div(self.batch, self.blocking.block)
         with self._loop(split, begin, end) as task:
-            one_side = self.about.directions == 1
+            one_side = self.layer.directions == 1
             side = int64(0) if one_side else bind(divide(task, row_blocks))
             first = bind((task if one_side else modulo(task, row_blocks)) * int64(rows))
             if rows == 1 or (not is_dynamic(self.batch) and self.batch % rows == 0):
@@ -71,17 +71,17 @@ class LayerLoops(LayerProducts):
 
     def _task(self, side: Expr, first: Expr, count: Extent) -> None:
         with serial(count) as row:
-            for name in ("h", "c") if self.about.kind == "LSTM" else ("h",):
+            for name in ("h", "c") if self.layer.kind == "LSTM" else ("h",):
                 self.units(partial(self._start, name, side, first + row))
         with serial(self.length) as step:
             last = int64(self.length) - int64(1) - step
-            if self.about.direction == "bidirectional":
+            if self.layer.direction == "bidirectional":
                 time = bind(tirx.Select(side == int64(0), step, last))
             else:
-                time = step if self.about.direction == "forward" else bind(last)
+                time = step if self.layer.direction == "forward" else bind(last)
             rows_of_task = TaskRows(side, first, count, step, time)
-            for number, (column, columns) in enumerate(phases(self.about)):
-                reads_reset = bool(number) and not self.about.before_reset
+            for number, (column, columns) in enumerate(phases(self.layer)):
+                reads_reset = bool(number) and not self.layer.before_reset
                 if reads_reset:
                     with serial(count) as row:
                         self.units(partial(self._reset, rows_of_task, first + row))
@@ -98,7 +98,7 @@ class LayerLoops(LayerProducts):
 
     def _advance(self, rows: TaskRows, row: Expr) -> None:
         """Write the states and the output of one row after the step."""
-        step = {"LSTM": self._lstm, "GRU": self._gru, "RNN": self._rnn}[self.about.kind]
+        step = {"LSTM": self._lstm, "GRU": self._gru, "RNN": self._rnn}[self.layer.kind]
         if "lengths" not in self.buffers:
             self.units(lambda unit: self._output(rows, row, unit, step(rows, row, unit)))
             return
@@ -115,7 +115,7 @@ class LayerLoops(LayerProducts):
         self._write(at, row, unit, load(self.buffers["h"], state_indices))
 
     def _write(self, at: TaskRows, row: Expr, unit: Expr, value: Expr) -> None:
-        first = [row, at.time, at.side] if self.about.batch_first else [at.time, at.side, row]
+        first = [row, at.time, at.side] if self.layer.batch_first else [at.time, at.side, row]
         store(self.buffers["y"], [*first, unit], value)
 
     # Gates
@@ -123,8 +123,8 @@ class LayerLoops(LayerProducts):
     def _gate(self, at: TaskRows, row: Expr, unit: Expr, number: int) -> Expr:
         return load(self.buffers["sums"], self.sum(at, row, int64(number * self.hidden) + unit))
 
-    def _active(self, which: int, value: Expr) -> Expr:
-        return activation(self.about.activations[which], clipped(value, self.about.clip))
+    def _active(self, gate: int, value: Expr) -> Expr:
+        return activation(self.layer.activations[gate], clipped(value, self.layer.clip))
 
     def _hold(self, at: TaskRows, row: Expr, unit: Expr, number: int, value: Expr) -> Expr:
         """`value`, computed once: it replaces the sum of gate `number`."""
@@ -146,11 +146,11 @@ class LayerLoops(LayerProducts):
             return self._active(0, value)
 
         put = self._hold(at, row, unit, 0, gate(0))
-        keep = f32(1.0) - put if self.about.input_forget else gate(2)
+        keep = f32(1.0) - put if self.layer.input_forget else gate(2)
         fresh = self._active(1, self._gate(at, row, unit, 3))
         store(self.buffers["c"], state_indices, keep * load(self.buffers["c"], state_indices) + put * fresh)
         cell = load(self.buffers["c"], state_indices)
-        return gate(1) * activation(self.about.activations[2], cell)
+        return gate(1) * activation(self.layer.activations[2], cell)
 
     def _reset(self, at: TaskRows, row: Expr, unit: Expr) -> None:
         """The state that the hidden gate of a GRU reads."""
@@ -162,7 +162,7 @@ class LayerLoops(LayerProducts):
         # Gates in ONNX's order: update, reset, hidden.
         state = load(self.buffers["h"], self.state(at.side, row, unit))
         fresh = self._gate(at, row, unit, 2)
-        if self.about.before_reset:
+        if self.layer.before_reset:
             reset = self._active(0, self._gate(at, row, unit, 1))
             fresh = self.given(at, row, int64(2 * self.hidden) + unit) + reset * fresh
         fresh = self._hold(at, row, unit, 2, self._active(1, fresh))
@@ -170,17 +170,17 @@ class LayerLoops(LayerProducts):
         return fresh + self._active(0, self._gate(at, row, unit, 0)) * (state - fresh)
 
 
-def names_of(about: Recurrent) -> list[str]:
+def names_of(layer: Recurrent) -> list[str]:
     """The names of the buffers of a layer's function: operands, results, and memory for sums."""
-    operands = [f"{name}0" if name in ("h", "c") else name for name in about.operands]
-    results = ["y", "h", "c"] if about.kind == "LSTM" else ["y", "h"]
-    return [*operands, *results, "sums", *(["gated"] if has_reset(about) else [])]
+    operands = [f"{name}0" if name in ("h", "c") else name for name in layer.operands]
+    results = ["y", "h", "c"] if layer.kind == "LSTM" else ["y", "h"]
+    return [*operands, *results, "sums", *(["gated"] if has_reset(layer) else [])]
 
 
-def sizes_of(about: Recurrent, shape: Any) -> tuple[Any, Any]:
+def sizes_of(layer: Recurrent, shape: Any) -> tuple[Any, Any]:
     """Length and batch, from the tensor or shape `shape`."""
     first, second, _ = shape
-    return (second, first) if about.batch_first else (first, second)
+    return (second, first) if layer.batch_first else (first, second)
 
 
 def recurrent(block: Any, call: Any) -> Any:
@@ -188,25 +188,25 @@ def recurrent(block: Any, call: Any) -> Any:
 
     Its results are those of the layer, then memory that it uses.
     """
-    about = attributes(call)
+    layer = attributes(call)
     tensors = list(call.args[1].fields)
 
     def compute(*inputs: Any) -> Any:
-        length, batch = (extent(size) for size in sizes_of(about, inputs[0].shape))
-        shapes = about.shapes(length, batch)
-        shapes.append([about.directions, batch, about.gates * about.hidden])
-        if has_reset(about):
+        length, batch = (extent(size) for size in sizes_of(layer, inputs[0].shape))
+        shapes = layer.shapes(length, batch)
+        shapes.append([layer.directions, batch, layer.gates * layer.hidden])
+        if has_reset(layer):
             shapes.append(shapes[1])
         outputs = [tirx.decl_buffer(shape, "float32", f"out{i}") for i, shape in enumerate(shapes)]
 
         def body(inputs: Any, outputs: Any) -> Any:
-            buffers = dict(zip(names_of(about), [*inputs, *outputs], strict=True))
+            buffers = dict(zip(names_of(layer), [*inputs, *outputs], strict=True))
             with IRBuilder() as ir:
-                LayerLoops(about, buffers, length, batch, Blocking(threads=True)).write(
+                LayerLoops(layer, buffers, length, batch, Blocking(threads=True)).write(
                     int64(0), int64(1), False
                 )
             return ir.get()
 
         return te.extern(shapes, list(inputs), body, dtype=["float32"] * len(shapes), out_buffers=outputs)
 
-    return block.call_te(compute, *tensors, primfunc_name_hint=about.kind.lower())
+    return block.call_te(compute, *tensors, primfunc_name_hint=layer.kind.lower())

@@ -36,17 +36,17 @@ class Blocking:
     half: bool = False
 
 
-def phases(about: Recurrent) -> list[tuple[int, int]]:
+def phases(layer: Recurrent) -> list[tuple[int, int]]:
     """The products of a step, one after the other: first column of the weights, and number of columns."""
-    hidden = about.hidden
-    if about.kind == "GRU":  # the last gate reads the reset state, or starts from a bias of its own
+    hidden = layer.hidden
+    if layer.kind == "GRU":  # the last gate reads the reset state, or starts from a bias of its own
         return [(0, 2 * hidden), (2 * hidden, hidden)]
-    return [(0, about.gates * hidden)]
+    return [(0, layer.gates * hidden)]
 
 
-def has_reset(about: Recurrent) -> bool:
+def has_reset(layer: Recurrent) -> bool:
     """Whether the last gate multiplies a reset state, which has memory of its own."""
-    return about.kind == "GRU" and not about.before_reset
+    return layer.kind == "GRU" and not layer.before_reset
 
 
 @dataclass(frozen=True)
@@ -87,20 +87,20 @@ class LayerProducts:
     """
 
     def __init__(
-        self, about: Recurrent, buffers: Mapping[str, Any], length: Extent, batch: Extent, blocking: Blocking
+        self, layer: Recurrent, buffers: Mapping[str, Any], length: Extent, batch: Extent, blocking: Blocking
     ) -> None:
-        self.about, self.buffers = about, buffers
+        self.layer, self.buffers = layer, buffers
         self.length, self.batch, self.blocking = length, batch, blocking
-        self.hidden, self.columns = about.hidden, about.gates * about.hidden
+        self.hidden, self.columns = layer.hidden, layer.gates * layer.hidden
 
     # Places of elements
 
     def state(self, side: Expr, row: Expr, unit: Expr) -> list[Expr]:
-        return [row, side, unit] if self.about.batch_first else [side, row, unit]
+        return [row, side, unit] if self.layer.batch_first else [side, row, unit]
 
     def given(self, at: TaskRows, row: Expr, column: Expr) -> Expr:
         gate_column = at.side * int64(self.columns) + column
-        first = [row, at.time] if self.about.batch_first else [at.time, row]
+        first = [row, at.time] if self.layer.batch_first else [at.time, row]
         return load(self.buffers["given"], [*first, gate_column])
 
     def sum(self, at: TaskRows, row: Expr, column: Expr) -> list[Expr]:
@@ -221,6 +221,6 @@ class LayerProducts:
 
     def _begin(self, at: TaskRows, row: Expr, first: int, column: Expr) -> Expr:
         """The initial sum of a column, in the phase that begins at column `first`."""
-        if self.about.before_reset and first:  # the input's part is added after the reset
+        if self.layer.before_reset and first:  # the input's part is added after the reset
             return load(self.buffers["bias"], [at.side, column - int64(first)])
         return self.given(at, row, column)

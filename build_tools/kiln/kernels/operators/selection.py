@@ -117,22 +117,26 @@ class _Selection:
 class _Line:
     """Writes the selection of one line: a heap in the line of the results."""
 
-    def __init__(self, of: _Selection, source: Any, values: Any, indices: Any, line: list[Expr]) -> None:
+    def __init__(
+        self, selection: _Selection, source: Any, values: Any, indices: Any, line: list[Expr]
+    ) -> None:
         """`line`: indices of the axes other than that of the selection."""
-        self.of, self.source, self.values, self.indices, self.line = of, source, values, indices, line
+        self.selection, self.source, self.line = selection, source, line
+        self.values, self.indices = values, indices
         # The element that sinks into the heap, its position, where it is, and a child's value.
-        self.item, self.child = registers([1], of.dtype), registers([1], of.dtype)
-        self.item_at, self.child_at = registers([1], of.index_dtype), registers([1], of.index_dtype)
+        self.item, self.child = registers([1], selection.dtype), registers([1], selection.dtype)
+        self.item_at, self.child_at = (registers([1], selection.index_dtype) for _ in range(2))
         self.place, self.below = registers([1], "int64"), registers([1], "int64")
 
     def _at(self, position: Expr) -> list[Expr]:
-        return [*self.line[: self.of.axis], position, *self.line[self.of.axis :]]
+        return [*self.line[: self.selection.axis], position, *self.line[self.selection.axis :]]
 
     def write(self) -> None:
         """Emit the selection."""
-        of, length, heap_size = self.of, int64(self.of.sizes[self.of.axis]), int64(self.of.kept)
+        selection = self.selection
+        length, heap_size = int64(selection.sizes[selection.axis]), int64(selection.kept)
         with serial(heap_size) as first:
-            self._put(first, load(self.source, self._at(first)), tirx.Cast(of.index_dtype, first))
+            self._put(first, load(self.source, self._at(first)), tirx.Cast(selection.index_dtype, first))
         with serial(quotient(heap_size, 2)) as step:
             root = quotient(heap_size, 2) - int64(1) - step
             self._take(root)
@@ -147,44 +151,50 @@ class _Line:
     def _rest(self, heap_size: Expr, length: Expr) -> None:
         """Emit the comparison of the elements from `heap_size` on with the root, by blocks at first."""
         rest = length - heap_size
-        lanes = _VECTOR * 8 // int(tvm.DataType(self.of.dtype).bits)
+        lanes = _VECTOR * 8 // int(tvm.DataType(self.selection.dtype).bits)
         block = _BLOCK // _VECTOR * lanes
         done: Expr = int64(0)
-        axis_extent = self.of.sizes[self.of.axis]
-        along = self.of.axis == len(self.of.sizes) - 1 and self.of.dtype != "bool"
+        axis_extent = self.selection.sizes[self.selection.axis]
+        along = self.selection.axis == len(self.selection.sizes) - 1 and self.selection.dtype != "bool"
         if along and (is_dynamic(axis_extent) or axis_extent - self._least_kept() >= block):
             blocks = bind(quotient(rest, block))
             with serial(blocks) as number:
                 first = heap_size + number * int64(block)
-                with script.If(self.of.better(self._extreme(first, lanes), self._root())), script.Then():
+                with (
+                    script.If(self.selection.better(self._extreme(first, lanes), self._root())),
+                    script.Then(),
+                ):
                     self._each(first, int64(block))
             done = blocks * int64(block)
         self._each(heap_size + done, rest - done)
 
     def _least_kept(self) -> int:
-        return 1 if is_dynamic(self.of.kept) else int(self.of.kept)
+        return 1 if is_dynamic(self.selection.kept) else int(self.selection.kept)
 
     def _root(self) -> Expr:
         return load(self.values, self._at(int64(0)))
 
     def _extreme(self, first: Expr, lanes: int) -> Expr:
         """The best value of the block from `first`."""
-        combine: Callable[[Any, Any], Any] = tirx.max if self.of.largest else tirx.min
-        best = registers([lanes], self.of.dtype)
+        combine: Callable[[Any, Any], Any] = tirx.max if self.selection.largest else tirx.min
+        best = registers([lanes], self.selection.dtype)
         value = load(self.source, self._at(ramp(first, lanes)))
         for number in range(1, _BLOCK // _VECTOR):
             value = combine(value, load(self.source, self._at(ramp(first + int64(number * lanes), lanes))))
         store(best, [ramp(int64(0), lanes)], value)
-        return combined(best, lanes, self.of.dtype, combine)
+        return combined(best, lanes, self.selection.dtype, combine)
 
     def _each(self, first: Expr, count: Expr) -> None:
         """Emit the comparison of `count` elements from `first` with the root."""
         with serial(count) as step:
             offset = first + step
-            with script.If(self.of.better(load(self.source, self._at(offset)), self._root())), script.Then():
+            with (
+                script.If(self.selection.better(load(self.source, self._at(offset)), self._root())),
+                script.Then(),
+            ):
                 store(self.item, [int64(0)], load(self.source, self._at(offset)))
-                store(self.item_at, [int64(0)], tirx.Cast(self.of.index_dtype, offset))
-                self._sink(int64(0), int64(self.of.kept))
+                store(self.item_at, [int64(0)], tirx.Cast(self.selection.index_dtype, offset))
+                self._sink(int64(0), int64(self.selection.kept))
 
     def _put(self, place: Expr, value: Expr, position: Expr) -> None:
         store(self.values, self._at(place), value)
@@ -196,7 +206,7 @@ class _Line:
         store(self.item_at, [int64(0)], load(self.indices, self._at(slot)))
 
     def _worse(self, a: Expr, a_at: Expr, b: Expr, b_at: Expr) -> Expr:
-        return tirx.any(self.of.better(b, a), tirx.all(a == b, a_at > b_at))
+        return tirx.any(self.selection.better(b, a), tirx.all(a == b, a_at > b_at))
 
     def _sink(self, root: Expr, size: Expr) -> None:
         """Emit the item's way down from `root` in a heap of `size` elements: worse children rise."""

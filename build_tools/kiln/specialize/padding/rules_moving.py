@@ -94,13 +94,16 @@ def _tail(state: Padded, axis: int) -> ValueRange:
 
 
 def _joined(
-    context: Context, states: Sequence[Padded], axis: int, along: Axis, tail: ValueRange | None
+    context: Context, states: Sequence[Padded], axis: int, joined_axis: Axis, tail: ValueRange | None
 ) -> Padded:
-    """The concatenation of tensors along `axis`, which becomes `along`; `tail`: values in its padded part."""
+    """The concatenation of tensors along `axis`, which becomes `joined_axis`.
+
+    tail: the values in the padded part of that axis.
+    """
     rest = [without_axis(state, axis) for state in states]
     operands = Operands(rest, context.sizes)
-    axes = [*operands.axes[:axis], along, *operands.axes[axis + 1 :]]
-    last = set(keys_of([along]))
+    axes = [*operands.axes[:axis], joined_axis, *operands.axes[axis + 1 :]]
+    last = set(keys_of([joined_axis]))
 
     def value(region: Region) -> ValueRange:
         if region & last and tail is not None:

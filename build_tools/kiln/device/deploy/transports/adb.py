@@ -78,7 +78,7 @@ class AdbTransport(PosixTransport):
         """Do nothing: each command opens its own connection."""
 
     def _client(self, *words: str, stdin: bytes | Path | None = None, timeout: float = TIMEOUT) -> Answer:
-        return process.run([*self._adb, *words], who=self.description, stdin=stdin, timeout=timeout)
+        return process.run([*self._adb, *words], description=self.description, stdin=stdin, timeout=timeout)
 
     def _lost(self, done: Answer) -> bool:
         last = done.stderr.strip().splitlines()[-1:]

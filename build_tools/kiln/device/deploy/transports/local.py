@@ -43,7 +43,7 @@ class LocalTransport(PosixTransport):
         self, command: Sequence[str], *, stdin: bytes | Path | None = None, timeout: float = TIMEOUT
     ) -> Answer:
         """See Transport.run."""
-        return process.run(command, who=self.description, stdin=stdin, timeout=timeout, cwd=Path("/"))
+        return process.run(command, description=self.description, stdin=stdin, timeout=timeout, cwd=Path("/"))
 
     def close(self) -> None:
         """Do nothing: no connection is open."""

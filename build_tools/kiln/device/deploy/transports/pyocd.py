@@ -96,8 +96,8 @@ def server_command(settings: PyocdSettings, port: int, console: int) -> list[str
 class PyocdServer:
     """pyOCD's gdb server as a child process."""
 
-    def __init__(self, who: str, settings: PyocdSettings) -> None:
-        self._who = who
+    def __init__(self, description: str, settings: PyocdSettings) -> None:
+        self._description = description
         self.port, console = _free_ports()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
         try:
@@ -110,7 +110,7 @@ class PyocdServer:
             )
         except OSError as error:
             self._said.close()
-            raise KilnError(f"{who}: pyOCD cannot be started: {error.strerror or error}") from error
+            raise KilnError(f"{description}: pyOCD cannot be started: {error.strerror or error}") from error
 
     def ended(self) -> str | None:
         """The last output of pyOCD if its server has ended; None while it runs."""
@@ -147,13 +147,13 @@ class PyocdTransport(GdbTransport):
         self._server.close()
 
 
-def _connected(who: str, settings: PyocdSettings, transport: GdbTransport, name: str) -> PyocdServer:
+def _connected(description: str, settings: PyocdSettings, transport: GdbTransport, name: str) -> PyocdServer:
     """Start a server and connect `transport` to it.
 
     Raises KilnError with pyOCD's own error where it finds no probe, or cannot connect to the core.
     """
     for attempt in range(_TRIES):
-        server = PyocdServer(who, settings)
+        server = PyocdServer(description, settings)
         address = GdbSettings(kind="gdb", address=f"localhost:{server.port}", timeout=settings.timeout)
         end = time.monotonic() + _START
         try:
@@ -168,10 +168,10 @@ def _connected(who: str, settings: PyocdSettings, transport: GdbTransport, name:
                 if message is not None:
                     if "Address already in use" in message and attempt + 1 < _TRIES:
                         break
-                    raise KilnError(f"{who}: pyOCD ended: {message}")
+                    raise KilnError(f"{description}: pyOCD ended: {message}")
                 time.sleep(0.05)
             else:
-                raise KilnError(f"{who}: pyOCD does not listen after {_START:g} s")
+                raise KilnError(f"{description}: pyOCD does not listen after {_START:g} s")
         except BaseException:
             server.close()
             raise

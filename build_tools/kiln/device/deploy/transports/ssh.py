@@ -136,13 +136,14 @@ class SshTransport(PosixTransport):
 
 
 class _Connection:
-    """One connection (ssh's ControlMaster) to the device `who`. Raises KilnError with a remedy.
+    """One connection (ssh's ControlMaster) to a device. Raises KilnError with a remedy.
 
-    `first` is an open connection to the device; when it is lost, opening this one fails at once.
+    `description`: the device in error messages. `first`: an open connection to the device; when it is lost,
+    opening this one fails at once.
     """
 
-    def __init__(self, who: str, settings: SshSettings, first: _Connection | None = None) -> None:
-        self._who, self._settings, self._shared = who, settings, first
+    def __init__(self, description: str, settings: SshSettings, first: _Connection | None = None) -> None:
+        self._description, self._settings, self._shared = description, settings, first
         self._folder = tempfile.mkdtemp(prefix="kiln-ssh-")  # its path must be short: it holds a socket
         self._ssh = [process.client("ssh"), *self._options()]
         self._log = Path(self._folder, "log")
@@ -161,9 +162,9 @@ class _Connection:
     def run(self, text: str, stdin: bytes | Path | None, timeout: float) -> Answer:
         """Run the shell command `text` on the device. Raises KilnError when the connection is lost."""
         words = [*self._ssh, "-o", "ControlMaster=no", "--", self._settings.host, text]
-        answer = process.run(words, who=self._who, stdin=stdin, timeout=timeout)
+        answer = process.run(words, description=self._description, stdin=stdin, timeout=timeout)
         if answer.status == 255 and self._is_lost():
-            raise KilnError(f"{self._who}: the connection was lost")
+            raise KilnError(f"{self._description}: the connection was lost")
         return answer
 
     def _is_lost(self) -> bool:
@@ -230,11 +231,11 @@ class _Connection:
         socket = Path(self._folder, "socket")
         while not (socket.exists() and self._answers()):
             if master.poll() is not None:
-                raise KilnError(f"{self._who}: {self._reason()}")
+                raise KilnError(f"{self._description}: {self._reason()}")
             if time.monotonic() > limit or (self._shared is not None and not self._shared.lives):
                 process.stop(master)
                 raise KilnError(
-                    f"{self._who}: no connection within {3 * self._settings.timeout} s; "
+                    f"{self._description}: no connection within {3 * self._settings.timeout} s; "
                     f"try: ssh {self._settings.host}"
                 )
             time.sleep(0.02)
