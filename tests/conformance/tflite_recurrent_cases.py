@@ -215,7 +215,7 @@ def lstm_cases() -> Iterator[Recurrence]:
                 ("UNIDIRECTIONAL_SEQUENCE_LSTM", 6),
             ):
                 yield one_lstm(operator, f"{number}_{kind}_{steps}", kind, steps, number % 2 == 0, **given)
-        if number != 1 and not given.get("proj_clip"):
+        if number != 1:
             yield one_lstm("UNIDIRECTIONAL_SEQUENCE_LSTM", f"{number}_integer", "integer", 5, False, **given)
     yield one_lstm("LSTM", "integer", "integer", 0, False)
     fewer = {"peephole": True, "project": "bias", "projected": UNITS - 1}

@@ -49,21 +49,20 @@ class IntegerLstmLayer:
         self._units = node.shape(2)[0]
         self._outputs = node.shape(states[0])[-1]
         self._peephole, self._norm = node.has(11), node.has(_NORMS + 1)
-        self._check(options)
+        self._check()
         self._set_grids()
-        clip = float(np.float32(options.CellClip()) / np.float32(self._cell.scale))
-        self._clip = int(min(clip, 32767.0)) if options.CellClip() > 0 else 0
+        self._clip = _clip(options.CellClip(), self._cell, 32767)
+        # Of the levels of the result: as LiteRT's kernel, whatever their zero point.
+        self._projection_clip = _clip(options.ProjClip(), node.result_grid() or self._state, 127)
 
-    def _check(self, options: Any) -> None:
-        """Raise ValueError for types and options other than those of the integer kernel."""
+    def _check(self) -> None:
+        """Raise ValueError for types other than those of the integer kernel."""
         node = self._node
         kinds = node.dtype(0), *(node.dtype(index) for index in self._states)
         if kinds != ("int8", "int8", "int16"):
             raise ValueError(
                 f"its input and states are {', '.join(kinds)}, allowed: float32, or int8, int8 and int16"
             )
-        if options.ProjClip() > 0:
-            raise ValueError("its proj_clip is not 0: LiteRT clips integers in units of the weights")
 
     def _set_grids(self) -> None:
         node = self._node
@@ -248,7 +247,15 @@ class IntegerLstmLayer:
             bias = bias + node.constant_array(_PROJECTION + 1)
         scale = self._scale(_PROJECTION) * hidden / np.float32(self._state.scale)
         sums = self._sums(units, matrix)
-        return node.bind(rescaled(node, sums, bias, [factor_of(float(scale))], "int8", self._state.zero))
+        clip = self._projection_clip
+        limits = (-clip, clip) if clip else None
+        factors = [factor_of(float(scale))]
+        return node.bind(rescaled(node, sums, bias, factors, "int8", self._state.zero, limits=limits))
+
+
+def _clip(real: float, grid: Grid, most: int) -> int:
+    """The levels of a clip, rounded down and at most `most`; 0 for none."""
+    return int(min(float(np.float32(real) / np.float32(grid.scale)), most)) if real > 0 else 0
 
 
 def _narrow(x: Expr) -> Expr:
