@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 __all__ = ["KilnError", "build", "load"]
 __version__ = "0.1.0"
 
+# ONNX Runtime reports its use to its publisher, unless it is told not to before it is first imported.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
 
 def load(
     bundle: str | os.PathLike[str],

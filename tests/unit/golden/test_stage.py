@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +58,20 @@ def onnx_file(path: Path, body: str = "Exp") -> Path:
 def tflite_file(path: Path) -> Path:
     tensors = [Tensor("x", (1, 64), "int8", 0.05, 4), Tensor("y", (1, 64), "int8", 1 / 256, -128)]
     return write(path, tensors, schema.BuiltinOperator.LOGISTIC, None, [0], [1])
+
+
+def test_the_reference_reports_nothing_to_its_publisher(tmp_path: Path) -> None:
+    """With telemetry on, ONNX Runtime keeps events below HOME and a session in TMPDIR, and sends both."""
+    home, temporary = tmp_path / "home", tmp_path / "temporary"
+    home.mkdir()
+    temporary.mkdir()
+    removed = ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME")
+    inherited = {name: value for name, value in os.environ.items() if name not in removed}
+    subprocess.run(
+        [sys.executable, "-c", "import kiln, onnxruntime; onnxruntime.get_available_providers()"],
+        env={**inherited, "HOME": str(home), "TMPDIR": str(temporary)}, check=True,
+    )  # fmt: skip
+    assert [*home.rglob("*"), *temporary.rglob("*")] == []
 
 
 def load(folder: Path, port: dict[str, Any]) -> Any:
