@@ -4,20 +4,23 @@ SCons writes the signatures of the files it built when it ends. Killed before th
 the signatures of an earlier build: once the configuration is set back, they look up to date. So:
 
 1. Every stage's outputs are written to a journal before the stage starts, and again when they are complete.
-2. SCons's file of signatures is written after the journal's last line. At the next start, a journal newer
-   than that file means that a build was killed. Outputs that were incomplete are removed, with their
-   temporary files. Complete outputs stay, for programs that use them; but SCons drops the signatures of both
-   kinds, so that a build that needs one of them makes it again.
+2. SCons's file of signatures is written after the journal's last line. The journal's first line says which
+   file of signatures was there before; the same one at the next start means that a build was killed. (Times
+   would not tell after a change of the clock.) Outputs that were incomplete are removed, with their temporary
+   files. Complete outputs stay, for programs that use them; but SCons drops the signatures of both kinds, so
+   that a build that needs one of them makes it again.
 3. A lock on the folder, which every stage's process inherits, makes the next build wait until the last
    process of a killed build has ended. So no process of an earlier build writes while a later one runs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +28,7 @@ import SCons.Node.FS
 import SCons.SConsign
 
 _COMPLETE = "made "  # prefix of lines for complete outputs; lines without it name outputs that were started
+_SIGNATURES = "signatures "  # prefix of the first line
 
 
 class Journal:
@@ -33,6 +37,7 @@ class Journal:
     def __init__(self, work: Path) -> None:
         work.mkdir(parents=True, exist_ok=True)
         self.path = work / "journal"
+        self._first_line = threading.Lock()  # stages start in several threads
         self.lock = os.open(work / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -50,7 +55,9 @@ class Journal:
         self._write([f"{_COMPLETE}{output}" for output in outputs])
 
     def _write(self, lines: Sequence[str]) -> None:
-        with self.path.open("a", encoding="utf-8") as stream:
+        with self._first_line, self.path.open("a", encoding="utf-8") as stream:
+            if stream.tell() == 0:
+                lines = [f"{_SIGNATURES}{_signatures()}", *lines]
             stream.writelines(f"{line}\n" for line in lines)
             stream.flush()
             os.fsync(stream.fileno())
@@ -58,24 +65,33 @@ class Journal:
     def _recover(self) -> None:
         if not self.path.exists():
             return
-        if self._signatures_are_newer():
+        lines = self.path.read_text(encoding="utf-8").splitlines()
+        before = lines.pop(0) if lines and lines[0].startswith(_SIGNATURES) else None
+        completed: dict[str, bool] = {}
+        for line in lines:
+            completed[line.removeprefix(_COMPLETE)] = line.startswith(_COMPLETE)
+        if before not in (None, f"{_SIGNATURES}{_signatures()}"):
+            for output, is_complete in completed.items():
+                if not is_complete:  # its stage failed or was interrupted, which SCons knows
+                    _remove_leftovers(Path(output))
             self.path.unlink()
             return
         # The journal stays until SCons has saved signatures without these files: this build may be killed
         # too.
-        completed: dict[str, bool] = {}
-        for line in self.path.read_text(encoding="utf-8").splitlines():
-            completed[line.removeprefix(_COMPLETE)] = line.startswith(_COMPLETE)
         for output, is_complete in completed.items():
             if not is_complete:
                 discard(Path(output))
             _forget(output)
 
-    def _signatures_are_newer(self) -> bool:
-        """Whether SCons wrote its signatures after the journal's last line."""
-        name = SCons.SConsign.DB_Name or SCons.SConsign.current_sconsign_filename()
-        saved = [path for path in (Path(f"{name}.dblite"), Path(name)) if path.is_file()]
-        return bool(saved) and saved[0].stat().st_mtime_ns >= self.path.stat().st_mtime_ns
+
+def _signatures() -> str:
+    """What tells SCons's file of signatures from any that it replaces it with; empty where there is none."""
+    name = SCons.SConsign.DB_Name or SCons.SConsign.current_sconsign_filename()
+    for path in (Path(f"{name}.dblite"), Path(name)):
+        with contextlib.suppress(OSError):
+            found = path.stat()
+            return f"{found.st_ino} {found.st_size} {found.st_mtime_ns}"
+    return ""
 
 
 def _forget(output: str) -> None:
@@ -93,6 +109,11 @@ def discard(output: Path) -> None:
     """
     if not output.is_dir():
         output.unlink(missing_ok=True)
+    _remove_leftovers(output)
+
+
+def _remove_leftovers(output: Path) -> None:
+    """Remove the temporary files that a killed process left next to an artefact."""
     for path in (output, output.parent):
         for leftover in path.parent.glob(f".{path.name}.*"):
             if leftover.is_dir():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -45,6 +46,21 @@ def test_a_killed_build_leaves_nothing_that_is_wrongly_trusted(
         assert project.bundle_digest("aarch64/resnet") == clean[before], output
         assert project.build(*RESNET) == []
         assert [path for path in (project.folder / "build").rglob(".*") if path.name != ".stages"] == []
+
+
+def test_a_clock_that_was_set_back_does_not_hide_a_kill(built: StandInProject) -> None:
+    project, clean = built, {}
+    for cores in (4, 8):
+        configure(project, cores)
+        project.build(*RESNET)
+        clean[cores] = project.bundle_digest("aarch64/resnet")
+    signatures = project.folder / "build/.stages/sconsign.dblite"
+    os.utime(signatures, (time.time() + 9e6,) * 2)
+    configure(project, 4)
+    assert project.scons(*RESNET, FAKE_KILL="build/aarch64/resnet").returncode == -signal.SIGKILL
+    configure(project, 8)
+    project.build(*RESNET)
+    assert project.bundle_digest("aarch64/resnet") == clean[8]
 
 
 def configure(project: StandInProject, cores: int) -> None:
@@ -114,4 +130,9 @@ def test_a_half_made_folder_goes_with_the_next_build(tmp_path: Path) -> None:
     project.scons(*RESNET, FAKE_KILL=f"{WORK}/objects")
     assert any(work.glob(".objects.*"))
     project.build(*RESNET)
+    assert not any(work.glob(".objects.*"))
+    # As after Ctrl-C: SCons has saved its signatures, without those of the stage that was interrupted.
+    (work / ".objects.left").mkdir()
+    (project.folder / "build/.stages/journal").write_text(f"signatures of before\n{WORK}/objects\n")
+    assert project.build(*RESNET) == []
     assert not any(work.glob(".objects.*"))
