@@ -190,7 +190,7 @@ def _become(request: dict[str, Any]) -> None:
                 # Runs after the build has ended those that it used: none is left in the folder of the test.
                 atexit.register(lambda forks: [fork.end() for fork in forks], tuple(ready))
                 kiln.scons.server._ServerProcess = (  # type: ignore[assignment,misc]
-                    lambda: ready.pop() if len(ready) > 1 else ready[0]
+                    lambda _scratch: ready.pop() if len(ready) > 1 else ready[0]
                 )
             sys.path[0] = str(Path.cwd())
             sys.argv = ["scons", *request["arguments"]]

@@ -11,8 +11,9 @@ modules, which takes longer than most stages run. `kiln.scons.server` is the cli
    environment and working folder from the request socket and runs the stage as `python -m kiln` does.
 3. The exit status of the fork, below zero for a signal, is sent as the reply on the request socket. If the
    client closes or shuts down its end of the request socket, the fork is killed.
-4. When the control socket is closed, the build has ended: all forks are killed, and this process ends. When
-   this process is killed, the kernel kills its forks (see `kiln.__main__`).
+4. When the control socket is closed, the build has ended: all forks are killed, the folder of their temporary
+   files is removed, and this process ends. When this process is killed, the kernel kills its forks (see
+   `kiln.__main__`).
 
 Nothing here may start a thread: after a fork only the forking thread exists, and a lock that another thread
 held stays locked. Stages import libraries that start threads (ONNX Runtime) inside their functions.
@@ -28,6 +29,7 @@ import importlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -63,8 +65,8 @@ class _Fork:
 class _Server:
     """Accepts requests on the control socket, starts forks and reports their exit statuses."""
 
-    def __init__(self, control: socket.socket) -> None:
-        self.control = control
+    def __init__(self, control: socket.socket, scratch: str | None) -> None:
+        self.control, self.scratch = control, scratch
         self.forks: dict[int, _Fork] = {}  # by the descriptor of the request socket
         self.own_output = [os.dup(1), os.dup(2)]
         self.interrupted = False
@@ -159,11 +161,13 @@ class _Server:
                 del self.forks[descriptor]
 
     def _end(self) -> None:
-        """Kill all forks and wait for their ends."""
+        """Kill all forks, wait for their ends, and remove the folder of their temporary files."""
         for fork in self.forks.values():
             kill_tree(fork.pid)
         for fork in self.forks.values():
             os.waitpid(fork.pid, 0)
+        if self.scratch is not None:
+            shutil.rmtree(self.scratch, ignore_errors=True)
 
 
 def _keep_freed_memory() -> None:
@@ -249,10 +253,13 @@ def _leave(status: int) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Serve the build on the control socket whose descriptor is the first command-line argument."""
+    """Serve the build on the control socket whose descriptor is the first command-line argument.
+
+    The second one, if there is one, is the folder of temporary files.
+    """
     gc.set_threshold(*_COLLECT)
     _keep_freed_memory()
-    server = _Server(socket.socket(fileno=int(sys.argv[1])))
+    server = _Server(socket.socket(fileno=int(sys.argv[1])), sys.argv[2] if len(sys.argv) > 2 else None)
     request = server.serve()
     _leave(0 if request is None else _run(request, server.kept))
 

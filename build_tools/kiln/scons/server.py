@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kiln.errors import KilnError
+from kiln.scons.build_scratch import BuildScratch
 from kiln.stage_server import LENGTH, PREPARED, STATUS, kill_tree
 from kiln.stages import STAGES
 from kiln.tokens import Tokens
@@ -23,14 +24,17 @@ _PACKAGES = str(Path(__file__).resolve().parents[2])
 
 
 class _ServerProcess:
-    """One process of `kiln.stage_server`; `control` is this side's end of the socket for requests."""
+    """One process of `kiln.stage_server`; `control` is this side's end of the socket for requests.
 
-    def __init__(self) -> None:
+    It removes the folder `scratch` when it ends.
+    """
+
+    def __init__(self, scratch: Path) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this object
         with theirs:
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", "kiln.stage_server", str(theirs.fileno())],
+                [sys.executable, "-m", "kiln.stage_server", str(theirs.fileno()), str(scratch)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._log,
@@ -106,10 +110,12 @@ class StageServer:
     """Starts stages, from any thread.
 
     The server process starts with the first stage, and again after a crash. `prepare` starts it before, and
-    while it imports modules a second process starts the stages that are declared `early`.
+    while it imports modules a second process starts the stages that are declared `early`. Temporary files of
+    all stages are in a folder of their own, `scratch`.
     """
 
     def __init__(self) -> None:
+        self.scratch = BuildScratch()
         self._lock = threading.Lock()
         self._process: _ServerProcess | None = None
         self._early: _ServerProcess | None = None
@@ -129,13 +135,13 @@ class StageServer:
         """Start the stage `name` in `folder`, or in this working folder.
 
         The file descriptors `keep` stay open while it runs; its forks share `tokens`. Raises OSError where no
-        process or pipe can be created.
+        process, pipe or temporary folder can be created.
         """
         working_folder = str(folder or Path.cwd())
         shared = tokens.descriptors if tokens is not None else ()
         request = {
             "arguments": [name, *flags],
-            "environment": dict(environment),
+            "environment": {**environment, "TMPDIR": str(self.scratch.folder())},
             "folder": working_folder,
             "tokens": len(shared),
         }
@@ -162,7 +168,7 @@ class StageServer:
         """
         with self._lock:
             if self._process is None:
-                self._process = _ServerProcess()
+                self._process = _ServerProcess(self.scratch.folder())
                 self._importing = True
                 with contextlib.suppress(OSError):  # the server is gone: `start` starts another one
                     self._process.control.send(" ".join(names).encode())
@@ -170,13 +176,13 @@ class StageServer:
     def _process_for(self, name: str) -> _ServerProcess:
         """The process that starts a stage; a new one where there is none."""
         if self._process is None or not self._process.is_running():
-            self._process, self._importing = _ServerProcess(), False
+            self._process, self._importing = _ServerProcess(self.scratch.folder()), False
         if self._importing:
             with contextlib.suppress(OSError):
                 self._importing = self._process.control.recv(len(PREPARED), socket.MSG_DONTWAIT) != PREPARED
         if self._importing and STAGES[name].spec.early:
             if self._early is None or not self._early.is_running():
-                self._early = _ServerProcess()
+                self._early = _ServerProcess(self.scratch.folder())
             return self._early
         self._idle = False
         return self._process
@@ -212,6 +218,7 @@ class StageServer:
                 else:
                     self._process.end()
                 self._process = None
+            self.scratch.remove()
 
 
 def stage_environment(**more: str) -> dict[str, str]:

@@ -83,7 +83,9 @@ class Session:
     @functools.cached_property
     def journal(self) -> Journal:
         """The journal of the build folder; the first access waits for other builds in that folder."""
-        return Journal(Path(self.work))
+        journal = Journal(Path(self.work))
+        self.server.scratch.recover(Path(self.work, "scratch"))
+        return journal
 
 
 def _builds_nothing() -> bool:

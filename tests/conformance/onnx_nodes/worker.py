@@ -108,13 +108,14 @@ class _Child:
         self._current: _Key | None = None
         self._buffer, self.ended = b"", False
         self.pipe, write = os.pipe()
+        self._folder = tempfile.TemporaryDirectory(prefix="kiln-nodes-")  # outlives a crash of the process
         self._process = os.fork()
         if self._process == 0:
             os.close(self.pipe)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # TVM and LLVM write warnings
             try:
                 with os.fdopen(write, "w", buffering=1) as out:
-                    _Batch(batch, out, how, targets).run()
+                    _Batch(batch, out, how, targets).run(Path(self._folder.name))
             except BaseException:
                 traceback.print_exc()
                 os._exit(1)
@@ -139,6 +140,7 @@ class _Child:
         """After the end: a crash of the case that was running, and the cases that did not run."""
         os.close(self.pipe)
         _, status = os.waitpid(self._process, 0)
+        self._folder.cleanup()
         if not self._left:
             return [], []
         name, target = self._current or next(iter(self._left))
@@ -166,20 +168,18 @@ class _Batch:
         self._target = HOST  # the name of the target of the current case
         self._last: tuple[str, tvm.IRModule | Exception] = "", tvm.IRModule()
 
-    def run(self) -> None:
-        """Report the result of every case."""
-        with tempfile.TemporaryDirectory(prefix="kiln-nodes-") as name:
-            folder = Path(name)
-            lowered: dict[str, list[tuple[Any, Steps]]] = {}
-            for case, target in self._batch:
-                self._target = target
-                self._begin(case)
-                steps = self._lower(case, folder)
-                if steps is not None:
-                    lowered.setdefault(target, []).append((case, steps))
-            for target, ready in lowered.items():
-                self._target = target
-                self._compile(ready, folder)
+    def run(self, folder: Path) -> None:
+        """Report the result of every case. `folder`: for temporary files."""
+        lowered: dict[str, list[tuple[Any, Steps]]] = {}
+        for case, target in self._batch:
+            self._target = target
+            self._begin(case)
+            steps = self._lower(case, folder)
+            if steps is not None:
+                lowered.setdefault(target, []).append((case, steps))
+        for target, ready in lowered.items():
+            self._target = target
+            self._compile(ready, folder)
 
     def _begin(self, case: Any) -> None:
         spent = resource.getrusage(resource.RUSAGE_SELF).ru_utime

@@ -224,17 +224,24 @@ def test_a_long_command_line_arrives_whole(server: StageServer, tmp_path: Path) 
     assert server.run("link", [*words("link", tmp_path / "whole"), *objects])[0] == 0
 
 
-def test_a_build_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+def test_a_build_that_is_killed_leaves_no_process_and_no_temporary_file(tmp_path: Path) -> None:
     project = StandInProject(tmp_path)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     process = subprocess.Popen(
-        project.command(*RESNET, "-j2"), cwd=tmp_path, env=project.environment(FAKE_SECONDS="1000"),
-        stdout=subprocess.PIPE, text=True,
+        project.command(*RESNET, "-j2"), cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+        env=project.environment(FAKE_SECONDS="1000", TMPDIR=str(temporary)),
     )  # fmt: skip
     assert process.stdout is not None
     with waiting.limit("the first line of a build"):
         assert process.stdout.readline().startswith("kiln: ")
     servers = _children(process.pid, "the build")
+    [of_stages] = temporary.iterdir()
     process.kill()
     process.wait(waiting.SECONDS)
     _await_end(servers)
+    assert list(temporary.iterdir()) == []
+    (of_stages / "left").mkdir(parents=True)  # as after kill -9 of every process
+    assert (tmp_path / "build/.stages/scratch").read_text() == str(of_stages)
     assert project.scons("-c", *RESNET).returncode == 0  # the folder's lock is free
+    assert list(temporary.iterdir()) == []

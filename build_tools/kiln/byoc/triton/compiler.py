@@ -101,7 +101,7 @@ def _ask(line: str) -> dict[str, Any]:
             text=True,
             env=environment(triton_folder()),
         )
-        atexit.register(_process.kill)
+        atexit.register(_process.communicate)  # ends it, and so removes its folder of temporary files
     assert _process.stdin is not None and _process.stdout is not None
     try:
         _process.stdin.write(line + "\n")
