@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from benchmarks.operators import convolutions, elements, movement, products
+from benchmarks.operators import convolutions, elements, movement, networks, products
 from benchmarks.operators.case import Case
 
 _KINDS: tuple[Callable[[], Iterator[Case]], ...] = (
@@ -22,6 +22,8 @@ _KINDS: tuple[Callable[[], Iterator[Case]], ...] = (
     movement.gathers,
     movement.images,
     products.half,
+    networks.blocks,
+    networks.quantised,
 )
 
 

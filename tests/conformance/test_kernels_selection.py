@@ -33,6 +33,18 @@ CASES = {
         lambda x: np.argsort(-np.round(x), 1, kind="stable")[:, :11],
         True,
     ),
+    "few_across_lines": one(
+        (3, 21, 2, 15),
+        lambda x: op.topk(op.round(x), 4, axis=1, ret_type="indices", dtype="int64"),
+        lambda x: np.argsort(-np.round(x), 1, kind="stable")[:, :4],
+        True,
+    ),
+    "few_across_many_lines": one(
+        (70, 13),
+        lambda x: op.topk(op.round(x), 3, axis=0, ret_type="values", largest=False),
+        lambda x: np.sort(np.round(x), 0)[:3],
+        True,
+    ),
     "by_blocks": one(
         (2, 403), lambda x: op.topk(x, 3, ret_type="values", largest=False), lambda x: np.sort(x)[:, :3], True
     ),
@@ -107,3 +119,6 @@ def test_positions_in_lines_of_no_numbers_lie_in_the_tensor(tmp_path: Path) -> N
     values, places = Compiled(mod, runnable("x86_64"), tmp_path).load().run([x])
     assert ((places >= 0) & (places < 190)).all()
     assert (np.isnan(values) | (values == 1)).all()
+    mod = module([((190, 9), "float32")], lambda x: op.topk(x, 4, axis=0, ret_type="both"))
+    values, places = Compiled(mod, runnable("x86_64"), tmp_path / "across").load().run([np.tile(x[1:].T, 9)])
+    assert ((places >= 0) & (places < 190)).all() and np.isnan(values).all()

@@ -6,7 +6,8 @@ elements need n comparisons, most of them with the root alone, and few exchanges
 block is compared with the root by its extreme, which vectors compute. Of equal elements the first is better,
 as in ONNX and TFLite. If elements are NaN, positions are arbitrary but never outside the tensor.
 
-Lines of at most `SHORT` elements have ranks instead (topk.py), which vectors compute without branches.
+Lines of at most `SHORT` elements have ranks instead (topk.py), which vectors compute without branches, and a
+few elements across adjacent lines are inserted in registers (insertion.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
+from kiln.kernels.operators import insertion
 from kiln.kernels.operators import topk as ranks
 from kiln.kernels.operators.threshold import (
     DTYPES,
@@ -49,7 +51,10 @@ def topk(builder: Any, call: Any, has_vectors: bool = False) -> Any:
     attrs, data = call.attrs, call.args[0]
     axis = int(attrs.axis) % len(data.ty.shape)
     length = extent(data.ty.shape[axis])
-    if (not is_dynamic(length) and length <= SHORT) or (has_vectors and int(attrs.k) == 1):
+    inserted = has_vectors and insertion.applies(
+        [extent(size) for size in data.ty.shape], axis, int(attrs.k), str(data.ty.dtype)
+    )
+    if not inserted and ((not is_dynamic(length) and length <= SHORT) or (has_vectors and int(attrs.k) == 1)):
         return ranks.topk(builder, call)
     result_names, dtype = str(attrs.ret_type), str(attrs.dtype)
     adjacent = axis == len(data.ty.shape) - 1
@@ -61,7 +66,7 @@ def topk(builder: Any, call: Any, has_vectors: bool = False) -> Any:
         count = int(attrs.k) if int(attrs.k) > 0 else sizes[axis]
         shape = [*sizes[:axis], count, *sizes[axis + 1 :]]
         dtypes = [str(x.dtype), dtype]
-        selection = _Selection(sizes, axis, count, bool(attrs.largest), *dtypes)
+        selection = _Selection(sizes, axis, count, bool(attrs.largest), str(x.dtype), dtype, inserted)
         shapes = [shape, shape]
         if by_threshold:  # further outputs, which nobody reads, are memory of the kernel
             memory = memory_types(str(x.dtype))
@@ -83,10 +88,12 @@ class _Selection:
     """Writes the `kept` best elements of each line along `axis` of a tensor of shape `sizes`."""
 
     def __init__(
-        self, sizes: Sequence[Extent], axis: int, kept: Extent, largest: bool, dtype: str, index_dtype: str
-    ) -> None:
+        self, sizes: Sequence[Extent], axis: int, kept: Extent, largest: bool, dtype: str, index_dtype: str,
+        inserted: bool,
+    ) -> None:  # fmt: skip
+        """`inserted`: whether lines that differ in the last index are read together (insertion.py)."""
         self.sizes, self.axis, self.kept, self.largest = sizes, axis, kept, largest
-        self.dtype, self.index_dtype = dtype, index_dtype
+        self.dtype, self.index_dtype, self.inserted = dtype, index_dtype, inserted
 
     def write(self, source: Any, values: Any, indices: Any, *stored: Any) -> Any:
         """The statement that selects from the buffer `source` into the buffers `values` and `indices`.
@@ -94,6 +101,7 @@ class _Selection:
         `stored`: the memory of a ThresholdLine; without it, the lines are selected from by heaps.
         """
         line_sizes = [size for number, size in enumerate(self.sizes) if number != self.axis]
+        last = line_sizes.pop() if self.inserted else 1
         count: Extent = 1
         for size in line_sizes:
             count = count * size
@@ -102,7 +110,10 @@ class _Selection:
             for size in reversed(line_sizes):
                 line.insert(0, bind(modulo(number, size)))
                 number = quotient(number, size)
-            if stored:
+            if self.inserted:
+                lines = insertion.Insertion(source, (values, indices), line, self.axis, self.largest)
+                lines.write(self.sizes[self.axis], int(self.kept), int(last))
+            elif stored:
                 kept, length = int(self.kept), self.sizes[self.axis]
                 ThresholdLine(source, (values, indices), stored, line, length, kept, self.largest).write()
             else:
