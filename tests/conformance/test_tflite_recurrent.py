@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tflite
 from kiln.config import load_target
 from kiln.emit.object_symbols import symbols
 from kiln.emit.objects import compile_object
@@ -15,6 +16,7 @@ from kiln.emit.run_time_library import computes_floats
 from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
+from kiln.frontend.tflite.files import rounds_activations
 from kiln.golden.reference import open_reference
 from kiln.graph.pipeline import simplify
 from kiln.lower.pipeline import lower
@@ -77,6 +79,13 @@ def test_a_state_that_is_not_variable_is_refused(tmp_path: Path) -> None:
     path = replace(case, inputs=inputs).write(tmp_path)
     with pytest.raises(KilnError, match=r"RNN .output y.: input 4, its state, is shared or not variable"):
         import_model(path, ImportOptions("m"))
+
+
+@pytest.mark.parametrize(("kind", "rounds"), [("int8", True), ("float32", False)])
+def test_limits_of_weights_of_8_bits_are_coarse(tmp_path: Path, kind: str, rounds: bool) -> None:
+    """LiteRT rounds the activations of a recurrent operator with such weights; the first may be left out."""
+    case = one_lstm("LSTM", "m", kind, 0, False, coupled=True)
+    assert rounds_activations(tflite.Model.GetRootAsModel(case.write(tmp_path).read_bytes(), 0)) == rounds
 
 
 def test_peepholes_that_take_the_cells_of_other_units_are_refused(tmp_path: Path) -> None:

@@ -125,8 +125,15 @@ def has_stablehlo_control(model: tflite.Model) -> bool:
 # Types of 4 and 2 bits in the schema: INT4, and UINT4 and INT2, which the package `tflite` does not know yet.
 NARROW_TYPES = frozenset((17, 19, 20))
 
-# Operators of which LiteRT rounds the activations to 8 bits where the weights, input 1, have 8 bits.
-_WEIGHTED = ("BATCH_MATMUL", "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
+# Operators of which LiteRT rounds the activations to 8 bits where the weights have 8 bits, and which inputs are
+# weights: of an LSTM the first may be left out.
+_ONE = ("BATCH_MATMUL", "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "RNN", "SVDF")
+_ONE_OF_SEQUENCES = ("UNIDIRECTIONAL_SEQUENCE_RNN", "BIDIRECTIONAL_SEQUENCE_RNN")
+_TWO = ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_LSTM")
+_WEIGHTED: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys((*_ONE, *_ONE_OF_SEQUENCES), (1,)),
+    **dict.fromkeys(_TWO, (1, 2)),
+}
 
 
 def rounds_activations(model: tflite.Model) -> bool:
@@ -134,15 +141,15 @@ def rounds_activations(model: tflite.Model) -> bool:
 
     Weights of 4 and 2 bits count too.
     """
-    weighted = {getattr(tflite.BuiltinOperator, name) for name in _WEIGHTED}
+    weighted = {getattr(tflite.BuiltinOperator, name): inputs for name, inputs in _WEIGHTED.items()}
     narrow = {tflite.TensorType.INT8, tflite.TensorType.UINT8, *NARROW_TYPES}
     for graph in (model.Subgraphs(number) for number in range(model.SubgraphsLength())):
         for op in (graph.Operators(index) for index in range(graph.OperatorsLength())):
             code = model.OperatorCodes(op.OpcodeIndex())
-            if builtin_of(code) not in weighted or op.InputsLength() < 2:
-                continue
-            data, weights = (graph.Tensors(int(op.Inputs(index))).Type() for index in range(2))
-            if data == tflite.TensorType.FLOAT32 and weights in narrow:
+            inputs = weighted.get(builtin_of(code), ())
+            places = [int(op.Inputs(index)) for index in (0, *inputs) if index < op.InputsLength()]
+            data, *weights = (graph.Tensors(place).Type() if place >= 0 else None for place in places or [-1])
+            if data == tflite.TensorType.FLOAT32 and narrow.intersection(weights):
                 return True
     return False
 
