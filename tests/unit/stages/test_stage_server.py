@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import waiting
@@ -179,9 +180,10 @@ def test_a_server_that_dies_takes_its_stages_along_and_another_one_follows(
     server: StageServer, tmp_path: Path
 ) -> None:
     running = server.start("link", words("link", tmp_path / "never"), stage_environment(FAKE_SECONDS="1000"))
-    pid = server._process._popen.pid  # type: ignore[union-attr]
-    forks = _children(pid, "the stage server")
-    os.kill(pid, signal.SIGKILL)
+    process = server._process
+    assert process is not None
+    forks = _children(process._popen, "the stage server", process.last_line)
+    process._popen.send_signal(signal.SIGKILL)
     assert running.wait(waiting.SECONDS) == -signal.SIGKILL
     with waiting.limit("the end of a killed stage's output"):
         assert running.stdout.read() == ""
@@ -189,13 +191,22 @@ def test_a_server_that_dies_takes_its_stages_along_and_another_one_follows(
     assert server.run("link", words("link", tmp_path / "whole"))[0] == 0
 
 
-def _children(pid: int, name: str) -> list[int]:
-    """Processes that the threads of process `pid`, which is called `name`, have started: at least one."""
+def _children(
+    process: subprocess.Popen[Any], name: str, last_line: Callable[[], str] = lambda: "see stderr"
+) -> list[int]:
+    """Processes that the threads of `process`, which is called `name`, have started: at least one.
+
+    `last_line`: what the process wrote last, for the message if it ends before.
+    """
 
     def found() -> list[int]:
-        lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+        lists: list[str] = []
+        for path in Path(f"/proc/{process.pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):  # a thread that has just ended
+                lists.append(path.read_text())
         children = [int(child) for text in lists for child in text.split()]
-        assert children or _runs(pid), f"{name} ended before it started a process"
+        if not children and process.poll() is not None:
+            pytest.fail(f"{name} ended with status {process.returncode} before it started any: {last_line()}")
         return children
 
     return waiting.until(found, f"a process that {name} starts")
@@ -235,7 +246,7 @@ def test_a_build_that_is_killed_leaves_no_process_and_no_temporary_file(tmp_path
     assert process.stdout is not None
     with waiting.limit("the first line of a build"):
         assert process.stdout.readline().startswith("kiln: ")
-    servers = _children(process.pid, "the build")
+    servers = _children(process, "the build")
     [of_stages] = temporary.iterdir()
     process.kill()
     process.wait(waiting.SECONDS)
