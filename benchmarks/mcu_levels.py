@@ -29,16 +29,16 @@ _NEVER = 1  # a budget in bytes that no plan keeps: the build then chooses the p
 
 def difference(vectors: Sequence[GoldenVector], outputs: Sequence[Sequence[Array]]) -> str:
     """The greatest difference from the golden outputs as text: in levels for integers."""
-    return _apart([vector.outputs for vector in vectors], outputs)
+    return _greatest_difference([vector.outputs for vector in vectors], outputs)
 
 
-def _apart(wanted: Sequence[Sequence[Array]], outputs: Sequence[Sequence[Array]]) -> str:
+def _greatest_difference(expected: Sequence[Sequence[Array]], outputs: Sequence[Sequence[Array]]) -> str:
     worst, levels = 0.0, True
-    for wants, output in zip(wanted, outputs, strict=True):
-        for want, got in zip(wants, output, strict=True):
-            apart = np.abs(want.astype(np.float64) - got.astype(np.float64))
-            worst = max(worst, float(apart.max(initial=0.0)))
-            levels = levels and np.issubdtype(want.dtype, np.integer)
+    for references, arrays in zip(expected, outputs, strict=True):
+        for reference, array in zip(references, arrays, strict=True):
+            differences = np.abs(reference.astype(np.float64) - array.astype(np.float64))
+            worst = max(worst, float(differences.max(initial=0.0)))
+            levels = levels and np.issubdtype(reference.dtype, np.integer)
     return f"{worst:.0f} levels" if levels else f"{worst:.2g}"
 
 
@@ -58,12 +58,12 @@ def from_reference_kernels(
 
     `model`: the .tflite file; `runs`: vectors that follow one another before variables begin again.
     """
-    reference, wanted = LiteRt(model, "builtin_ref"), list[list[Array]]()
+    reference, expected = LiteRt(model, "builtin_ref"), list[list[Array]]()
     for number, vector in enumerate(vectors):
         if number % runs == 0:
             reference.reset()
-        wanted.append(list(reference.run(vector.inputs)))
-    return _apart(wanted, outputs)
+        expected.append(list(reference.run(vector.inputs)))
+    return _greatest_difference(expected, outputs)
 
 
 def least_arena(given: str, model: str, target: str, folders: Folders) -> tuple[int, float] | None:

@@ -125,9 +125,12 @@ def _sized(chosen: SizedModel, source: Path, folders: Folders, targets: Sequence
     folder.mkdir(parents=True, exist_ok=True)
     fixed = fix_shapes(source, interface, dims, folder / source.name)
     drawn = draw_inputs(chosen.model, interface, dims)
-    wanted = open_reference(fixed, shapes=[value.shape for value in drawn]).run(drawn)
+    expected = open_reference(fixed, shapes=[value.shape for value in drawn]).run(drawn)
     described: dict[str, Any] = {"format": source.suffix[1:], "dims": dims}
-    for side, ports, values in (("inputs", interface.inputs, drawn), ("outputs", interface.outputs, wanted)):
+    for side, ports, values in (
+        ("inputs", interface.inputs, drawn),
+        ("outputs", interface.outputs, expected),
+    ):
         described[side] = [
             write_tensor(folder / f"{side}.{at}.bin", port.name, value)
             for at, (port, value) in enumerate(zip(ports, values, strict=True))

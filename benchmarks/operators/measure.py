@@ -55,10 +55,10 @@ def measure(folder: Path, seconds: float) -> dict[str, Any]:
     ]
     arguments = ctypes.c_void_p(arena.ctypes.data), ctypes.c_void_p(params.ctypes.data), *pointers
     runs: list[Callable[[], Any]] = [lambda: run(*arguments), lambda: session.run(None, values)]
-    wanted = runs[1]()
+    expected = runs[1]()
     runs[0]()
     error = 0.0
-    for memory, described, want in zip(outputs, case["outputs"], wanted, strict=True):
+    for memory, described, want in zip(outputs, case["outputs"], expected, strict=True):
         got = memory.view(described["dtype"]).reshape(want.shape).astype("float64")
         if want.size:
             error = max(error, float(np.abs(got - want).max() / (np.abs(want.astype("float64")).max() or 1)))

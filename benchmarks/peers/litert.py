@@ -72,13 +72,13 @@ def load(file: Path, interface: Interface, inputs: Sequence[Array], threads: int
     interpreter = Interpreter(str(file), num_threads=threads)
     interpreter.allocate_tensors()
     # in an order of its own, under names such as serving_default_input_ids:0
-    wanted = {
+    expected = {
         detail["name"].removeprefix("serving_default_").partition(":")[0]: detail
         for detail in interpreter.get_input_details()
     }
     given = []
-    for tensor, value, reference in zip(interface["inputs"], inputs, list(wanted.values()), strict=True):
-        detail = wanted.get(tensor["name"], reference)
+    for tensor, value, reference in zip(interface["inputs"], inputs, list(expected.values()), strict=True):
+        detail = expected.get(tensor["name"], reference)
         if tuple(detail["shape"]) != value.shape:
             value = np.moveaxis(value, 1, -1)  # the converted model is NHWC
         given.append((detail["index"], np.ascontiguousarray(value)))

@@ -49,7 +49,7 @@ def memory() -> int:
     return min(found)
 
 
-def ran_out(lines: Sequence[str]) -> bool:
+def ran_out_of_memory(lines: Sequence[str]) -> bool:
     """Whether the lines on a failed stage's stderr report a failed allocation."""
     return any(_REFUSED.search(line) for line in lines)
 

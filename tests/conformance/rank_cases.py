@@ -217,13 +217,13 @@ def save(chosen: Sequence[Case], path: Path) -> tuple[list[Array], list[Array]]:
         onnx.save(onnx.helper.make_model(graph, opset_imports=imports, ir_version=8), path)
 
     write([onnx.ValueInfoProto(name=name) for name in outputs])
-    wanted = open_reference(path).run(inputs)
-    kinds = [onnx.helper.np_dtype_to_tensor_dtype(value.dtype) for value in wanted]
+    expected = open_reference(path).run(inputs)
+    kinds = [onnx.helper.np_dtype_to_tensor_dtype(value.dtype) for value in expected]
     write([
         onnx.helper.make_tensor_value_info(name, kind, value.shape)
-        for name, kind, value in zip(outputs, kinds, wanted, strict=True)
+        for name, kind, value in zip(outputs, kinds, expected, strict=True)
     ])  # fmt: skip
-    return inputs, wanted
+    return inputs, expected
 
 
 def _values(rng: np.random.Generator, dtype: str, shape: Sequence[int]) -> Array:

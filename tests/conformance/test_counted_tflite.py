@@ -120,8 +120,8 @@ class BuiltFiles:
 
     def check(self, name: str, inputs: Sequence[Array]) -> None:
         """Compare a run with LiteRT."""
-        wanted = open_reference(self.paths[name], "builtin_ref").run(inputs)
-        for ours, theirs in zip(execute(self.steps[name], self.library, inputs), wanted, strict=True):
+        expected = open_reference(self.paths[name], "builtin_ref").run(inputs)
+        for ours, theirs in zip(execute(self.steps[name], self.library, inputs), expected, strict=True):
             assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
             np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 

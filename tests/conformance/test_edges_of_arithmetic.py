@@ -45,14 +45,14 @@ def _wrapped(value: Array, dtype: str) -> Array:
 
 
 def test_comparisons_of_nan_and_divisions_without_a_quotient(tmp_path: Path) -> None:
-    given, wanted = [*_floats()], []
+    given, expected = [*_floats()], []
     a, b = given
     with np.errstate(invalid="ignore"):
-        wanted += [a == b, a != b, a < b, a <= b, ~(a == b)]
+        expected += [a == b, a != b, a < b, a <= b, ~(a == b)]
     for dtype in INTEGERS:
         x, y = _integers(dtype)
         given += [x, y]
-        wanted += [_wrapped(value, dtype) for value in _divided(x, y)]
+        expected += [_wrapped(value, dtype) for value in _divided(x, y)]
 
     def body(*inputs: relax.Var) -> list[relax.Expr]:
         first, second = inputs[:2]
@@ -67,6 +67,6 @@ def test_comparisons_of_nan_and_divisions_without_a_quotient(tmp_path: Path) -> 
     compiled = Compiled(
         module([(value.shape, str(value.dtype)) for value in given], body), runnable_alone("x86_64"), tmp_path
     )
-    for number, (got, want) in enumerate(zip(compiled.load().separate(given), wanted, strict=True)):
+    for number, (got, want) in enumerate(zip(compiled.load().separate(given), expected, strict=True)):
         assert got.dtype == want.dtype
         assert (got == want).all(), f"result {number}: {got[got != want]}, not {want[got != want]}"

@@ -93,9 +93,9 @@ def test_an_operator_on_dynamic_sizes(name: str, tmp_path: Path) -> None:
     for sizes in SIZES[kind]:
         shape = [evaluate(size, sizes) for size in interface.inputs[0].shape]
         x = np.random.default_rng(6).normal(size=shape).astype(np.float32)
-        (wanted,), (output,) = reference.run([x]), run([x], sizes)
-        assert list(wanted.shape) == [evaluate(size, sizes) for size in interface.outputs[0].shape]
-        np.testing.assert_allclose(output, wanted, rtol=1e-4, atol=1e-4)
+        (expected,), (output,) = reference.run([x]), run([x], sizes)
+        assert list(expected.shape) == [evaluate(size, sizes) for size in interface.outputs[0].shape]
+        np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)
 
 
 # Last size of x as (batch, seq, 8 / it, it), and the transform of it.
@@ -123,9 +123,9 @@ def test_fourier_transforms_of_dynamic_sizes(name: str, tmp_path: Path) -> None:
     run, reference = runner(module), open_reference(path)
     for sizes in SIZES["rows"]:
         x = np.random.default_rng(6).normal(size=(sizes["batch"], sizes["seq"], 8)).astype(np.float32)
-        (wanted,), (output,) = reference.run([x]), run([x], sizes)
-        assert list(wanted.shape) == [evaluate(size, sizes) for size in interface.outputs[0].shape]
-        np.testing.assert_allclose(output, wanted, rtol=1e-4, atol=1e-4)
+        (expected,), (output,) = reference.run([x]), run([x], sizes)
+        assert list(expected.shape) == [evaluate(size, sizes) for size in interface.outputs[0].shape]
+        np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)
 
 
 RANGES = {
@@ -152,9 +152,9 @@ def test_ranges_of_floats_with_a_dynamic_length(name: str, tmp_path: Path) -> No
     run, reference = runner(module), open_reference(path)
     for sizes in [*SIZES["rows"], {"batch": 1, "seq": 31}]:
         x = np.zeros((sizes["batch"], sizes["seq"], 8), np.float32)
-        (wanted,), (output,) = reference.run([x]), run([x], sizes)
-        assert list(wanted.shape) == [evaluate(size, sizes) for size in interface.outputs[0].shape]
-        np.testing.assert_array_equal(output, wanted)
+        (expected,), (output,) = reference.run([x]), run([x], sizes)
+        assert list(expected.shape) == [evaluate(size, sizes) for size in interface.outputs[0].shape]
+        np.testing.assert_array_equal(output, expected)
 
 
 def test_windows_are_summed_into_an_open_image(tmp_path: Path) -> None:
@@ -168,6 +168,6 @@ def test_windows_are_summed_into_an_open_image(tmp_path: Path) -> None:
     run, reference = runner(module), open_reference(path)
     for sizes in SIZES["picture"]:
         x = np.random.default_rng(6).normal(size=(1, 4, sizes["h"], sizes["w"])).astype(np.float32)
-        (wanted,), (output,) = reference.run([x]), run([x], sizes)
-        assert list(wanted.shape) == [evaluate(size, sizes) for size in interface.outputs[0].shape]
-        np.testing.assert_allclose(output, wanted, rtol=1e-4, atol=1e-4)
+        (expected,), (output,) = reference.run([x]), run([x], sizes)
+        assert list(expected.shape) == [evaluate(size, sizes) for size in interface.outputs[0].shape]
+        np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)

@@ -124,7 +124,7 @@ def check(
     steps = lower(simplify(module), name, target, "pthread")
     compile_object(steps.functions, target, folder / f"{name}.o")
     library = loaded(folder / f"{name}.o")
-    wanted = open_reference(path, "builtin_ref").run(inputs)
-    for ours, theirs in zip(execute(steps, library, inputs), wanted, strict=True):
+    expected = open_reference(path, "builtin_ref").run(inputs)
+    for ours, theirs in zip(execute(steps, library, inputs), expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     return len(steps.steps)

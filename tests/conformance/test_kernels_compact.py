@@ -186,6 +186,6 @@ def test_one_row_by_sums_of_bytes(variant: str, tmp_path: Path) -> None:
         for value in inputs:
             value[0, 7] = np.inf
         with np.errstate(invalid="ignore"):  # infinity times a weight of 0
-            wanted = [case[1](*inputs) for case in cases]
-        for result, want in zip(program.separate(inputs), wanted, strict=True):
+            expected = [case[1](*inputs) for case in cases]
+        for result, want in zip(program.separate(inputs), expected, strict=True):
             assert (np.isinf(result) == np.isinf(want)).all()

@@ -209,8 +209,8 @@ def test_sums_are_exact(name: str, grid: str, tmp_path: Path) -> None:
         tmp_path,
         variant=VARIANT_OF.get(name),
     )
-    wanted = [sums_of(case, *item) for case, item in zip(cases, data, strict=True)]
-    text, blob = _program(compiled, [(*item, want) for item, want in zip(data, wanted, strict=True)])
+    expected = [sums_of(case, *item) for case, item in zip(cases, data, strict=True)]
+    text, blob = _program(compiled, [(*item, want) for item, want in zip(data, expected, strict=True)])
     source, program, values = tmp_path / "main.c", tmp_path / "main", tmp_path / "values"
     source.write_text(text)
     values.write_bytes(blob)

@@ -131,18 +131,18 @@ def _program(compiled: Compiled, cases: Sequence[tuple[Array, Array]]) -> tuple[
 
 
 def run_steps(
-    mod: tvm.IRModule, wanted: Sequence[tuple[Array, Array]], target: Target, folder: Path
+    mod: tvm.IRModule, expected: Sequence[tuple[Array, Array]], target: Target, folder: Path
 ) -> set[str]:
     """Compare the outputs of `mod`, each of one step, with numpy on the target's machine.
 
-    `wanted`: input and output of each step. Returns the families of the kernels.
+    `expected`: input and output of each step. Returns the families of the kernels.
     """
     assert target.emulator is not None
     if shutil.which(target.emulator.command) is None:
         pytest.skip(f"{target.emulator.command} is not installed")
     compiled = Compiled(mod, target, folder, threads="none")
     source, blob = folder / "program.c", folder / "blob"
-    text, data_read = _program(compiled, wanted)
+    text, data_read = _program(compiled, expected)
     source.write_text(text)
     blob.write_bytes(data_read)
     parts = bare.parts(target, folder)
@@ -164,8 +164,8 @@ def run_cases(target: Target, cases: list[Case], folder: Path) -> set[str]:
         shapes,
         lambda *xs: [expression_of(*item) for item in zip(cases, xs, [w for _, w in data], strict=True)],
     )
-    wanted = [(x, sums_of(case, x, w)) for case, (x, w) in zip(cases, data, strict=True)]
-    return run_steps(mod, wanted, target, folder)
+    expected = [(x, sums_of(case, x, w)) for case, (x, w) in zip(cases, data, strict=True)]
+    return run_steps(mod, expected, target, folder)
 
 
 @pytest.mark.parametrize("name", ["cortex_m4", "cortex_m55"])

@@ -22,9 +22,9 @@ Results = dict[str, tuple[Array, Array]]
 
 def computed(rest: bool, folder: Path) -> Results:
     """Of the gate's cases, or of the rest, by output what Kiln computes, and what ONNX Runtime does."""
-    inputs, wanted = save(CASES[rest], folder / "m.onnx")
+    inputs, expected = save(CASES[rest], folder / "m.onnx")
     outputs = Program(folder / "m.onnx").run(inputs)
-    return dict(zip(OUTPUTS[rest], zip(outputs, wanted, strict=True), strict=True))
+    return dict(zip(OUTPUTS[rest], zip(outputs, expected, strict=True), strict=True))
 
 
 @pytest.fixture(scope="module")

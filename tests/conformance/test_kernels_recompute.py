@@ -64,7 +64,7 @@ def test_every_reader_computes_what_it_needs(tmp_path: Path) -> None:
     x, narrow, index, whole = (inputs[name] for name in ("x", "narrow", "index", "whole"))
     scattered = FILL.copy()
     scattered[index] = x[:16]
-    wanted = {
+    expected = {
         0: narrow @ WEIGHT + FILL,
         1: np.maximum(narrow @ WEIGHT + ROW, 0),
         3: np.concatenate([x, GRID], 1),
@@ -74,7 +74,7 @@ def test_every_reader_computes_what_it_needs(tmp_path: Path) -> None:
         8: x * FRACTIONS,
         9: GRID,
     }
-    for output, value in wanted.items():
+    for output, value in expected.items():
         exact = output > 1
         np.testing.assert_allclose(got[output], value, rtol=0 if exact else 1e-4, atol=0 if exact else 1e-4)
     np.testing.assert_allclose(got[7], (x * GRID).sum(1), rtol=1e-4, atol=10)

@@ -65,7 +65,7 @@ def _factors(rng: np.random.Generator, case: Scaled, sums: Array) -> tuple[Array
 @pytest.mark.parametrize("name", ["cortex_m55", pytest.param("cortex_m4", marks=pytest.mark.heavy)])
 def test_scaled_sums_are_exact(name: str, tmp_path: Path) -> None:
     data = [data_of(case.conv, seed) for seed, case in enumerate(CASES)]
-    wanted, numbers = [], []
+    expected, numbers = [], []
     for seed, (case, (x, weights)) in enumerate(zip(CASES, data, strict=True)):
         rng, sums = np.random.default_rng(seed), sums_of(case.conv, x, weights)
         m, b = _factors(rng, case, sums)
@@ -75,7 +75,7 @@ def test_scaled_sums_are_exact(name: str, tmp_path: Path) -> None:
         if extra is not None:
             total += x.astype("int64") * extra
         numbers.append((m, b, extra))
-        wanted.append((x, np.clip((total >> case.shift) + case.level, -128, 127).astype("int8")))
+        expected.append((x, np.clip((total >> case.shift) + case.level, -128, 127).astype("int8")))
 
     def scaled(case: Scaled, x: Any, weights: Array, m: Array, b: Array, extra: Array | None) -> Any:
         op = relax.op
@@ -98,4 +98,4 @@ def test_scaled_sums_are_exact(name: str, tmp_path: Path) -> None:
             for case, x, (_, weights), found in zip(CASES, xs, data, numbers, strict=True)
         ],
     )
-    assert run_steps(mod, wanted, load_target(name), tmp_path) == {"depthwise", "conv2d"}
+    assert run_steps(mod, expected, load_target(name), tmp_path) == {"depthwise", "conv2d"}

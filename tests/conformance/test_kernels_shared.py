@@ -91,9 +91,9 @@ Results = dict[str, tuple[Array, Array]]
 
 def computed(names: Sequence[str], folder: Path) -> Results:
     """By name what Kiln computes, and what ONNX Runtime does."""
-    inputs, wanted = save([CASES[name] for name in names], folder / "m.onnx")
+    inputs, expected = save([CASES[name] for name in names], folder / "m.onnx")
     outputs = Program(folder / "m.onnx").run(inputs)
-    return dict(zip(names, zip(outputs, wanted, strict=True), strict=True))
+    return dict(zip(names, zip(outputs, expected, strict=True), strict=True))
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ def test_means_of_regions(tmp_path: Path) -> None:
         np.array(corners, np.float32),
         np.array([0, 1, 0, 1, 0, 1, 0], np.int64),
     ]
-    for name, found, wanted in zip(
+    for name, found, expected in zip(
         _NODES, compiled.separate(given), open_reference(path).run(given), strict=True
     ):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=name)

@@ -109,8 +109,8 @@ def scons(
 
 def test_the_wheel_holds_the_tool_and_the_data(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    wanted = {"SCons/Tool/kiln.py", "kiln/scons/tool.py", "kiln/data/targets/aarch64.yaml"}
-    assert names >= wanted | {"kiln/data/models/resnet.yaml", "kiln/data/runtime_c/include/kiln.h"}
+    expected = {"SCons/Tool/kiln.py", "kiln/scons/tool.py", "kiln/data/targets/aarch64.yaml"}
+    assert names >= expected | {"kiln/data/models/resnet.yaml", "kiln/data/runtime_c/include/kiln.h"}
     assert [name for name in names if "__pycache__" in name] == []
 
 

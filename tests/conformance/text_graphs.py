@@ -69,9 +69,9 @@ class CompiledGraphs:
             self._sessions[name] = onnxruntime.InferenceSession(self.folder / f"{name}.onnx")
         session = self._sessions[name]
         names = [value.name for value in session.get_inputs()]
-        wanted = session.run(None, dict(zip(names, inputs, strict=True)))
+        expected = session.run(None, dict(zip(names, inputs, strict=True)))
         outputs = execute(self.steps[name], self.library, inputs, dims)
-        for ours, theirs in zip(outputs, wanted, strict=True):
+        for ours, theirs in zip(outputs, expected, strict=True):
             assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
             if ours.dtype.kind == "f":
                 np.testing.assert_allclose(ours, theirs, atol=absolute, rtol=1e-5)

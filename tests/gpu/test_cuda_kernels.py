@@ -190,8 +190,8 @@ def test_machine_code_for_every_architecture(kernels: Kernels, names: list[str],
 def test_ptx_is_of_the_oldest_version_that_has_its_instructions(instruction: str, version: str) -> None:
     head = ".target sm_90\n.address_size 64\n.visible .entry k()\n{\n.reg .f32 %f<2>;\n"
     text = f"// made up\n.version 9.5\n{head}{instruction}\nret;\n}}\n"
-    wanted = text.replace(".version 9.5", f".version {version}")
-    assert cuda_ptx.for_old_drivers(text, "sm_90") == wanted
+    expected = text.replace(".version 9.5", f".version {version}")
+    assert cuda_ptx.for_old_drivers(text, "sm_90") == expected
     older = text.replace("9.5", "8.4")
     assert cuda_ptx.for_old_drivers(older, "sm_90") == older
 

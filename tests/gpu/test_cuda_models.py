@@ -66,9 +66,9 @@ def test_every_target_builds(name: str, tmp_path: Path) -> None:
     image = (
         folder / "build" / ".stages" / name / "resnet" / "objects" / f"{cuda_image('resnet')}.fatbin"
     ).read_bytes()
-    wanted = [(2, int(arch[3:])) for arch in target.cuda.archs]
-    wanted += [(1, int(target.cuda.newest[3:]))] if target.cuda.ptx else []
-    assert images_of(image) == wanted
+    expected = [(2, int(arch[3:])) for arch in target.cuda.archs]
+    expected += [(1, int(target.cuda.newest[3:]))] if target.cuda.ptx else []
+    assert images_of(image) == expected
     with (folder / "build" / name / "resnet" / "lib" / "libresnet.so").open("rb") as stream:
         elf = ELFFile(stream)
         assert elf["e_machine"] == {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}[target.arch]

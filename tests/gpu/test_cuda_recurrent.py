@@ -88,7 +88,7 @@ def test_gates_of_integers(tmp_path: Path) -> None:
     """All 65536 gates, by code in which each value is computed once: within 13 steps of 2^-15."""
     x = np.arange(-(1 << 15), 1 << 15).astype("int32").reshape(8, -1)
     functions = {"sigmoid": gate_functions.sigmoid, "tanh": partial(gate_functions.tanh, bits=3)}
-    wanted = {"sigmoid": 1 / (1 + np.exp(-x / 4096)), "tanh": np.tanh(x / 4096)}
+    expected = {"sigmoid": 1 / (1 + np.exp(-x / 4096)), "tanh": np.tanh(x / 4096)}
     launches = {}
     for name, function in functions.items():
         given = te.placeholder(x.shape, "int32", "x")
@@ -98,5 +98,5 @@ def test_gates_of_integers(tmp_path: Path) -> None:
     kernels = Kernels(launches, CUDA, tmp_path)
     for name in functions:
         got = kernels.run(name, [x], x.shape)
-        assert np.abs(got - wanted[name] * (1 << 15)).max() < 13, name
+        assert np.abs(got - expected[name] * (1 << 15)).max() < 13, name
         assert len(kernels.text(f"{name}_0")) < 20_000

@@ -61,7 +61,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
 
 def test_under_each_ending(case: tuple[Path, str]) -> None:
     path, told = case
-    for suffix, read, wanted in (
+    for suffix, read, expected in (
         (".onnx", read_onnx, "not an ONNX model: the file is "),
         (".tflite", read_tflite, "not a TFLite model: the file is "),
         (".pt2", read_archive, "not an archive of torch.export: the file is "),
@@ -69,7 +69,7 @@ def test_under_each_ending(case: tuple[Path, str]) -> None:
         named = path.rename(path.with_suffix(suffix))
         with pytest.raises(KilnError) as refused:
             read(named)
-        assert str(refused.value).startswith(f"{named}: {wanted}") and told in str(refused.value)
+        assert str(refused.value).startswith(f"{named}: {expected}") and told in str(refused.value)
         path = named
 
 

@@ -112,7 +112,7 @@ _NOT_ASKED = {
 }
 
 
-def asked(arch: str, features: Iterable[str]) -> list[str]:
+def required_features(arch: str, features: Iterable[str]) -> list[str]:
     """The names in BITS, in order, that a processor must have to run code with all of LLVM's `features`.
 
     Raises KilnError for a feature that kiln_open cannot check.

@@ -104,7 +104,7 @@ def _rolled_back(state: InstalledState) -> dict[str, str]:
     """The rows to print after a rollback."""
     return {
         "in use": str(state.in_use),
-        "installed": listing.when(state.installed or {}),
+        "installed": listing.origin(state.installed or {}),
         "before": str(state.before),
     }
 
@@ -122,7 +122,7 @@ def _rows(state: InstalledState, current: str) -> dict[str, str]:
     )
     return {
         "in use": f"{current}: {state.in_use}",
-        "installed": listing.when(state.installed),
+        "installed": listing.origin(state.installed),
         "files": f"damaged: {', '.join(wrong)}; flash again" if wrong else "whole, checked by SHA-256",
         "built here": comparison,
         "before": state.before or "none",

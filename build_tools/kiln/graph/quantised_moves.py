@@ -78,7 +78,7 @@ class _Moves:
         joined = rewriter.emit(relax.op.concat([each.args[0] for each in dequantised], int(call.attrs.axis)))
         return _like(dequantised[0], joined)
 
-    def two(self, rewriter: CallRewriter, call: Any) -> Any:
+    def binary(self, rewriter: CallRewriter, call: Any) -> Any:
         """A choice or comparison of tensors with the same quantisation → that of their integers."""
         left, right = (self.dequantised(rewriter, argument) for argument in call.args)
         if left is None or right is None or not _same(left, right):
@@ -180,7 +180,7 @@ def quantised_moves(mod: tvm.IRModule) -> tvm.IRModule:
     for _ in range(2):
         moves = _Moves(count_uses(mod))
         down: dict[str, Rule] = dict.fromkeys(_MOVES, moves.move)
-        down |= dict.fromkeys((*_CHOICES, *_COMPARISONS), moves.two)
+        down |= dict.fromkeys((*_CHOICES, *_COMPARISONS), moves.binary)
         down |= {"relax.concat": moves.concat, "relax.nn.relu": moves.relu, "relax.split": moves.split}
         mod = rewrite_calls(mod, down)
         if moves.divided:

@@ -119,7 +119,7 @@ def _wasteful(weights: Array, strides: list[int], own: list[int], groups: int) -
     return fits and few and not shorter and math.prod(kernel) < (1 - _LEAST_SAVED) * padded_products
 
 
-def _apart(
+def _results_of_phases(
     rewriter: CallRewriter, data: Any, kernel: Array, strides: list[int], sizes: list[int], window: Window
 ) -> Any:
     """The results of all phases, side by side as channels: each phase is a convolution with its own taps.
@@ -216,7 +216,7 @@ def interleaved(
     if single:
         phases = _of_one_element(rewriter, data, _dilated(weights, dilation), str(call.ty.dtype))
     elif convolve is None and _wasteful(weights, strides, own, groups):
-        phases = _apart(rewriter, data, kernel, strides, list(weights.shape[2:]), window)
+        phases = _results_of_phases(rewriter, data, kernel, strides, list(weights.shape[2:]), window)
     else:
         phases = (convolve or (conv2d if rank == 2 else conv3d))(rewriter, data, kernel, window)
     split = rewriter.emit(relax.op.reshape(phases, [batch, *made, groups, *strides, channels]))

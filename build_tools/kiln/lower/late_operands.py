@@ -51,7 +51,7 @@ def late_operands(mod: tvm.IRModule) -> tvm.IRModule:
 def _ordered(mod: tvm.IRModule, bindings: Sequence[Any]) -> list[Any]:
     """The bindings in order, but the late ones each just before the first binding that reads it."""
     nodes = _nodes(mod, bindings)
-    late = _late(nodes)
+    late = _late_bindings(nodes)
     order: dict[int, None] = {}
     for index in range(len(nodes)):
         stack = [] if index in late else [index]
@@ -77,7 +77,7 @@ def _nodes(mod: tvm.IRModule, bindings: Sequence[Any]) -> list[_GraphNode]:
     return nodes
 
 
-def _late(nodes: Sequence[_GraphNode]) -> set[int]:
+def _late_bindings(nodes: Sequence[_GraphNode]) -> set[int]:
     """Positions of the bindings to move; none moves into a loop, where it would run in each iteration."""
     anchor = [-1] * len(nodes)  # the last anchor from which a binding's elements are computed, or -1
     readers: list[list[int]] = [[] for _ in nodes]

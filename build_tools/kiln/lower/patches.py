@@ -101,7 +101,7 @@ class RowRule:
     reach: int = 1
     before: int = 0
 
-    def need(self, first: int, last: int) -> Need | None:
+    def rows_read(self, first: int, last: int) -> Need | None:
         """The rows that rows `first` to `last` - 1 of the result read; None where they read padding alone."""
         begin, end = first * self.step - self.before, (last - 1) * self.step - self.before + self.reach
         low, high = max(begin, 0), min(end, self.rows)
@@ -198,7 +198,7 @@ def rows_of(region: ImageRegion, first: int, last: int) -> dict[Any, Need] | Non
         if variable not in rows_needed:
             return None
         rule = region.rules[variable]
-        need = rule.need(*rows_needed[variable])
+        need = rule.rows_read(*rows_needed[variable])
         if need is None:
             return None
         needs[variable] = Need(*rows_needed[variable])
@@ -246,7 +246,7 @@ def _band(builder: Any, region: ImageRegion, outside: Mapping[Any, Any], needs: 
 
     for variable, call in region.calls:
         rows = needs[variable]
-        need = region.rules[variable].need(rows.first, rows.last)
+        need = region.rules[variable].rows_read(rows.first, rows.last)
         assert need is not None
         live = _activations(call)
         args = [

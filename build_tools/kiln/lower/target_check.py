@@ -156,6 +156,6 @@ def cpu_features_of(target: Target) -> list[str]:
     if target.cuda is not None or target.deployment == "freestanding" or target.arch not in cpu_features.BITS:
         return []
     try:
-        return cpu_features.asked(target.arch, [*_closure(target), *_length_of(target)])
+        return cpu_features.required_features(target.arch, [*_closure(target), *_length_of(target)])
     except KilnError as error:
         raise KilnError(f"target '{target.name}': {error}") from None

@@ -35,7 +35,7 @@ class Line:
     exact: bool
 
     @property
-    def over(self) -> int:
+    def excess(self) -> int:
         """Bytes beyond the limit; 0 or less when the budget is kept."""
         return self.used - self.limit
 

@@ -155,7 +155,7 @@ def environment() -> jinja2.Environment:
     jinja = templates.environment(_TEMPLATES, autoescape=True, finalize=_shown)
     jinja.filters["bytes"] = arena.bytes_text
     jinja.filters["count"] = _count
-    jinja.filters["many"] = many
+    jinja.filters["many"] = rounded_number
     jinja.filters["shape"] = lambda shape: " × ".join(map(sizes.show, shape)) or "scalar"
     jinja.filters["time"] = lambda milliseconds: f"{milliseconds:.4g}"
     jinja.filters["passed"] = lambda comparison: (
@@ -182,7 +182,7 @@ def _count(value: int) -> str:
     return f"{value:,}".replace(",", "\u202f")
 
 
-def many(value: int) -> str:
+def rounded_number(value: int) -> str:
     """An integer in words, 1234567 as `1.23 million`."""
     for size, name in ((10**9, "billion"), (10**6, "million"), (10**3, "thousand")):
         if value >= size:

@@ -8,7 +8,7 @@ from typing import Any
 from kiln.files import atomic_write, read_json, write_json
 from kiln.plan.schema import Plan, read_plan
 from kiln.plan.variants import plan_of
-from kiln.report.html import attributes, environment, many, place_of
+from kiln.report.html import attributes, environment, place_of, rounded_number
 from kiln.report.origins import SourceNode, origins, short, source_nodes
 from kiln.report.trace import trace
 from kiln.stages.use import ProfileStage
@@ -109,7 +109,7 @@ def _step(step: Mapping[str, Any], greatest_share: float) -> dict[str, Any]:
         **step,
         "ops": ops,
         "detail": next((op["attrs"] for op in ops if op["attrs"]), ""),
-        "work": many(step["operations"]) if step["operations"] else "",
+        "work": rounded_number(step["operations"]) if step["operations"] else "",
         "faster": step["time"] / step["time_threads"] if step["time_threads"] else None,
         "width": f"{100 * step['share'] / greatest_share:.1f}",
     }

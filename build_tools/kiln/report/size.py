@@ -61,7 +61,7 @@ def run(args: SizeStage) -> None:
     lines = [*budget.check(figures, budgets), *budget.of_regions(figures, plan, target)]
     uses = [BudgetUse(owner=line.owner, kind=line.kind, limit=line.limit, used=line.used) for line in lines]
     figures = figures.model_copy(update={"run_budgets": runs, "budgets": uses})
-    exceeded = [line for line in lines if line.over > 0]
+    exceeded = [line for line in lines if line.excess > 0]
     if exceeded:
         args.out.unlink(missing_ok=True)
         print_excess(exceeded, figures, plan)
@@ -110,7 +110,7 @@ def nearest_plan(figures: SizeFile, *, by_choice: bool) -> str:
 def _complaint(exceeded: Sequence[budget.Line], model: str, target: str) -> str:
     complaints = [
         f"{line.owner} allows {line.limit} bytes of {line.kind}, "
-        f"{'' if line.exact else 'at least '}{line.used} needed, {line.over} too many"
+        f"{'' if line.exact else 'at least '}{line.used} needed, {line.excess} too many"
         for line in exceeded
     ]
     return f"budget exceeded for {model} on {target}: {'; '.join(complaints)}"
@@ -288,7 +288,7 @@ def print_excess(exceeded: Sequence[budget.Line], figures: SizeFile, plan: Plan)
     console = _console()
     table = _table("budgets exceeded", "budget", "limit", "used", "too many")
     for line in exceeded:
-        table.add_row(f"{line.owner}, {line.kind}", str(line.limit), str(line.used), str(line.over))
+        table.add_row(f"{line.owner}, {line.kind}", str(line.limit), str(line.used), str(line.excess))
     console.print(table)
     for kind in sorted({line.kind for line in exceeded}):
         rows = budget.contributors(kind, figures, plan)[:_TOP]

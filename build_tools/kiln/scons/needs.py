@@ -120,9 +120,9 @@ def _missing_for_runner(target: Target) -> list[Missing]:
 
 
 def _missing_for_device(device: Device) -> list[Missing]:
-    from kiln.device.deploy.transports import ways  # only where a device is named
+    from kiln.device.deploy.transports import transport_modules  # only where a device is named
 
-    programs = ways()[str(device.transport.model_dump()["kind"])].PROGRAMS
+    programs = transport_modules()[str(device.transport.model_dump()["kind"])].PROGRAMS
     return [
         Missing(f"'{program}', which reaches device '{device.name}'", packages.package_of(program))
         for program in programs

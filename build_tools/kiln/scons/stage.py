@@ -313,7 +313,7 @@ def _failure_of(
 ) -> tuple[str, Any, int]:
     """Error line, nodes and exit status of a failed stage: its own error line, or the path of a crash log."""
     allowed = _limits(stage)
-    if allowed is not None and limits.ran_out(lines):
+    if allowed is not None and limits.ran_out_of_memory(lines):
         memory = f"needs more than {limits.shown(allowed.memory)} of memory"
         return f"kiln: error: {title}: {memory}; allow more with the model's key 'limits.memory'", target, 2
     error_lines = [line for line in lines if line.startswith(("kiln: error:", "kiln: test failed:"))]

@@ -32,7 +32,7 @@ class WithoutFpu:
 
     case: OperatorCase
     steps: Steps
-    wanted: Sequence[Array]
+    expected: Sequence[Array]
 
     @property
     def has_floats(self) -> bool:
@@ -58,11 +58,11 @@ def lowered_cases(chosen: Sequence[OperatorCase], folder: Path) -> Iterator[With
     for number, case in enumerate(chosen):
         if is_of_integers(case):
             try:
-                path, wanted = case.open(folder)
+                path, expected = case.open(folder)
                 module, _ = import_model(path, ImportOptions("m"))
             except (ValueError, KilnError):
                 continue
-            yield WithoutFpu(case, lower(simplify(module), f"m{number}", _target(), "none"), wanted)
+            yield WithoutFpu(case, lower(simplify(module), f"m{number}", _target(), "none"), expected)
 
 
 def compared(chosen: Sequence[OperatorCase]) -> tuple[list[str], dict[str, list[str]]]:
@@ -74,7 +74,7 @@ def compared(chosen: Sequence[OperatorCase]) -> tuple[list[str], dict[str, list[
         library = loaded(Path(name) / "all.o")
         differ, floats = [], dict[str, list[str]]()
         for one in made:
-            difference = one.case.difference(execute(one.steps, library, one.case.inputs), one.wanted)
+            difference = one.case.difference(execute(one.steps, library, one.case.inputs), one.expected)
             differ += [f"{one.case.name}: {difference}"] if difference else []
             if one.has_floats:
                 floats.setdefault(one.case.operator, []).append(one.case.name.split("/")[1].split("_")[0])

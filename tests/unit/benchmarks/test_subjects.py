@@ -66,9 +66,9 @@ def test_a_model_of_dynamic_sizes_is_fixed_for_everyone(built: Folders) -> None:
     fixed = onnx.load(subject.source).graph
     assert [[d.dim_value for d in v.type.tensor_type.shape.dim] for v in fixed.input] == [[2, 5], [2, 5]]
     ids, mask = (np.fromfile(t["file"], t["dtype"]).reshape(t["shape"]) for t in subject.interface["inputs"])
-    wanted = subject.interface["outputs"][0]
+    expected = subject.interface["outputs"][0]
     assert (mask == 1).all()  # a mask of real tokens
-    assert (np.fromfile(wanted["file"], wanted["dtype"]).reshape(2, 5) == ids + mask).all()
+    assert (np.fromfile(expected["file"], expected["dtype"]).reshape(2, 5) == ids + mask).all()
     before = subject.source.stat().st_mtime_ns
     assert find(parse("minilm_l6@2x5"), built, ["host"]).source.stat().st_mtime_ns == before
 

@@ -109,7 +109,7 @@ def test_bucket_of_every_size() -> None:
 
     for a, b in itertools.product(range(1, 10), range(4, 41)):
         index = cell(found.axes[0].lines, a) * found.axes[1].cells + cell(found.axes[1].lines, b)
-        wanted = (
+        expected = (
             0
             if (a, b) == (1, 4)
             else 2
@@ -120,7 +120,7 @@ def test_bucket_of_every_size() -> None:
             if (a, b) == (2, 40)
             else -1
         )
-        assert found.table[index] == wanted
+        assert found.table[index] == expected
     assert selection(dims, plan_of(buckets=[{"name": "all", "dims": {}, "steps": []}]).buckets) is None
 
 

@@ -77,5 +77,5 @@ def test_results_are_equal(tmp_path: Path) -> None:
     np.testing.assert_array_equal(narrow, c.astype("int64") * b)
     i, j = (index.reshape(-1) for index in np.indices((ROWS, COLUMNS)))
     flat = i * 5 + j
-    wanted = [flat // 7 * 1000 + flat % 7, (i * 40 + j) // 96, (i + 1000) % 251, np.trunc((i - 4) / 3)]
-    np.testing.assert_array_equal(places, np.stack(wanted, axis=1).astype("int32"))
+    expected = [flat // 7 * 1000 + flat % 7, (i * 40 + j) // 96, (i + 1000) % 251, np.trunc((i - 4) / 3)]
+    np.testing.assert_array_equal(places, np.stack(expected, axis=1).astype("int32"))

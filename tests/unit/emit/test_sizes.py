@@ -52,9 +52,9 @@ int main(void) {{
     run([*gcc, str(source), "-o", str(tmp_path / "sizes")])
     lines = run([str(tmp_path / "sizes")]).splitlines()
     for (n, m), line in zip(itertools.product(range(1, 13), range(8)), lines, strict=True):
-        wanted = [sizes.evaluate(expr, {"n": n, "m": m}) for expr in EXPRESSIONS]
-        assert [int(word) for word in line.split()] == wanted
-        for expr, value in zip(EXPRESSIONS, wanted, strict=True):
+        expected = [sizes.evaluate(expr, {"n": n, "m": m}) for expr in EXPRESSIONS]
+        assert [int(word) for word in line.split()] == expected
+        for expr, value in zip(EXPRESSIONS, expected, strict=True):
             low, high = size_bounds(expr, BOX, "test")
             assert low <= value <= high
 

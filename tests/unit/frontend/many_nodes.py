@@ -102,14 +102,14 @@ class ManyNodes:
         """Compare all outputs; integers may differ by `levels`. Returns the imported module's text."""
         self.save(path)
         values = list(self.inputs.values())
-        wanted = open_reference(path).run(values)
+        expected = open_reference(path).run(values)
         module, _ = import_model(path, ImportOptions("m"))
         machine = virtual_machine(module)
         result = machine["main"](*[tvm.runtime.tensor(value) for value in values])
         got = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
         names = [name for names in self.cases.values() for name in names]
         wrong = []
-        for name, ours, want in zip(names, (item.numpy() for item in got), wanted, strict=True):
+        for name, ours, want in zip(names, (item.numpy() for item in got), expected, strict=True):
             if ours.dtype != want.dtype or ours.shape != want.shape:
                 wrong.append(f"{name}: {ours.dtype}{ours.shape}, not {want.dtype}{want.shape}")
                 continue

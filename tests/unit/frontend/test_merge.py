@@ -91,14 +91,14 @@ def test_a_dimension_of_one_size_is_a_number() -> None:
     assert merged.dims == [SEQ]
 
 
-@pytest.mark.parametrize(("strategy", "wanted"), [("pad", ["seq", 32]), ("exact", [16, 32])])
-def test_an_axis_of_the_only_padded_size_is_the_dimension(strategy: Any, wanted: list[Any]) -> None:
+@pytest.mark.parametrize(("strategy", "expected"), [("pad", ["seq", 32]), ("exact", [16, 32])])
+def test_an_axis_of_the_only_padded_size_is_the_dimension(strategy: Any, expected: list[Any]) -> None:
     """One size cannot tell a constant from the dimension; of an exact size both say the same."""
     low = 1 if strategy == "pad" else 16
     seq = Segment(strategy=strategy, min=low, max=16, multiple=1, size=16)
     batch = Segment(strategy="range", min=1, max=4, multiple=1)
     row = (Box(name="b", dims={"batch": batch, "seq": seq}), [16, 32])
-    assert _merged([row]) == wanted
+    assert _merged([row]) == expected
     assert _merged([row], {"outputs": {"y": {"shape": [16, 32]}}}) == [16, 32]
 
 

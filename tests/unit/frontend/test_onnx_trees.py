@@ -184,11 +184,11 @@ def test_trees_of_doubles_with_sets(tmp_path: Path) -> None:
     rows = ROWS.astype("float64")
     rows[1, 0] = 0.5 + 2.0**-40
     rows[2, 0] = 0.5 + 2.0**-39
-    (wanted,) = ReferenceEvaluator(str(path)).run(None, {"x": rows})
-    assert len(np.unique(wanted)) > 4
+    (expected,) = ReferenceEvaluator(str(path)).run(None, {"x": rows})
+    assert len(np.unique(expected)) > 4
     module, _ = import_model(path, ImportOptions("m"))
     machine = virtual_machine(module)
-    np.testing.assert_allclose(machine["main"](tvm.runtime.tensor(rows)).numpy(), wanted, rtol=1e-15)
+    np.testing.assert_allclose(machine["main"](tvm.runtime.tensor(rows)).numpy(), expected, rtol=1e-15)
 
 
 @pytest.mark.slow

@@ -178,7 +178,7 @@ def test_casts_saturate(dtype: str, tmp_path: Path) -> None:
     path = write(
         tmp_path / "m.tflite", [Tensor("x", x.shape), Tensor("y", x.shape, dtype)], OP.CAST, options, [0], [1]
     )
-    wanted = reference(path, x)
+    expected = reference(path, x)
     outputs = run(imported(path), x)
-    assert outputs.dtype == wanted.dtype
-    np.testing.assert_array_equal(outputs[:-1], wanted[:-1])  # NaN is what a processor makes of it
+    assert outputs.dtype == expected.dtype
+    np.testing.assert_array_equal(outputs[:-1], expected[:-1])  # NaN is what a processor makes of it

@@ -106,8 +106,8 @@ def test_all_batches_by_one_import(tmp_path: Path, make: Any, dims: Dims, sizes:
     run = runner(module)
     for size in sizes:
         x = np.random.default_rng(size).normal(size=(size, 6, 6, 3)).astype(np.float32)
-        (wanted,) = open_reference(path, "auto", [x.shape]).run([x])
-        np.testing.assert_array_equal(run([x], {"batch": size})[0], wanted)
+        (expected,) = open_reference(path, "auto", [x.shape]).run([x])
+        np.testing.assert_array_equal(run([x], {"batch": size})[0], expected)
 
 
 def test_a_batch_of_another_size(tmp_path: Path) -> None:
@@ -201,8 +201,8 @@ def test_slices_of_a_dynamic_axis(tmp_path: Path, begin: int, end: int, step: in
     places, run = np.array([3, 0, 9], np.int32), runner(module)
     for size in (3, 4, 5, 8):
         x = np.random.default_rng(size).normal(size=(size, 4)).astype(np.float32)
-        wanted = open_reference(path, "auto", [x.shape, places.shape]).run([x, places])
-        for ours, theirs in zip(run([x, places], {"batch": size}), wanted, strict=True):
+        expected = open_reference(path, "auto", [x.shape, places.shape]).run([x, places])
+        for ours, theirs in zip(run([x, places], {"batch": size}), expected, strict=True):
             assert ours.dtype == theirs.dtype
             np.testing.assert_array_equal(ours, theirs)
 

@@ -197,8 +197,8 @@ def test_rounding_explains_errors_of_ill_conditioned_outputs_alone(tmp_path: Pat
         model.graph.initializer.append(numpy_helper.from_array(value, name))
     onnx.save(model, tmp_path / "net.onnx")
     reference = open_reference(tmp_path / "net.onnx")
-    wanted = reference.run([x])
-    lost, kept, place = rounding(reference, [x], wanted)
+    expected = reference.run([x])
+    lost, kept, place = rounding(reference, [x], expected)
     assert kept == place == 0.0
-    assert lost == pytest.approx(0.01 * float(np.abs(wanted[0]).max()))
-    assert rounding(reference, [x], wanted) == [lost, kept, place]
+    assert lost == pytest.approx(0.01 * float(np.abs(expected[0]).max()))
+    assert rounding(reference, [x], expected) == [lost, kept, place]

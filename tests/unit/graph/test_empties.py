@@ -18,7 +18,7 @@ X = np.arange(24, dtype="float32").reshape(2, 4, 3)
 
 
 @pytest.mark.parametrize(
-    ("body", "wanted"),
+    ("body", "expected"),
     [
         (lambda empty, x: op.concat([empty, x], 1), X),
         (lambda empty, x: op.concat([x, empty, op.nn.relu(x)], 1), np.concatenate([X, X], 1)),
@@ -32,11 +32,11 @@ X = np.arange(24, dtype="float32").reshape(2, 4, 3)
         (lambda empty, x: op.sum(op.concat([op.exp(empty), op.negative(empty)], 1)), np.zeros(())),
     ],
 )
-def test_what_is_computed_from_nothing(body: Any, wanted: Any) -> None:
+def test_what_is_computed_from_nothing(body: Any, expected: Any) -> None:
     mod = without_empties(module([EMPTY, ROWS], body))
     assert not any(is_empty(argument) for call in calls(mod) for argument in call.args)
     (got,) = run_by_tvm(mod, [np.zeros((2, 0, 3), "float32"), X])
-    np.testing.assert_array_equal(got, np.asarray(wanted, "float32"))
+    np.testing.assert_array_equal(got, np.asarray(expected, "float32"))
 
 
 def test_empty_results_are_not_computed() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.config import load_target
-from kiln.lower.late_operands import _GraphNode, _late
+from kiln.lower.late_operands import _GraphNode, _late_bindings
 from kiln.lower.pipeline import lower
 from relaxed import const, module
 from tvm import relax
@@ -65,18 +65,18 @@ def test_nothing_moves_into_a_loop() -> None:
     """An operand from before a loop stays there; one of the same iteration moves behind the product."""
     before, inside = _GraphNode(0, [], 0), _GraphNode(0, [], 1)
     anchor, reader = _GraphNode(4, [], 1), _GraphNode(1, [0, 1, 2], 1)
-    assert _late([before, inside, anchor, reader]) == {1}
+    assert _late_bindings([before, inside, anchor, reader]) == {1}
 
 
 def test_an_operand_of_one_behind_the_anchor_moves() -> None:
     """The reader of an early operand may already be behind the product."""
     early, anchor = _GraphNode(2, [], 0), _GraphNode(4, [], 0)
     other, reader = _GraphNode(0, [0], 0), _GraphNode(1, [1, 2], 0)
-    assert _late([early, anchor, other, reader]) == {0}
+    assert _late_bindings([early, anchor, other, reader]) == {0}
 
 
 def test_an_operand_with_an_anchor_of_its_own_stays() -> None:
     first, after, second, reader = (
         _GraphNode(pattern, operands, 0) for pattern, operands in ((4, []), (0, [0]), (4, []), (1, [1, 2]))
     )
-    assert not _late([first, after, second, reader])
+    assert not _late_bindings([first, after, second, reader])

@@ -93,7 +93,7 @@ def test_one_bucket_is_free() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "growth", "wanted"),
+    ("policy", "growth", "expected"),
     [
         ("off", 1.0, None),  # all are direct
         ("f4", 4.0, None),  # all are what the model says
@@ -104,14 +104,14 @@ def test_one_bucket_is_free() -> None:
         ("auto", 100.0, None),
     ],
 )
-def test_policies_and_limits(policy: Any, growth: float, wanted: set[int] | None) -> None:
+def test_policies_and_limits(policy: Any, growth: float, expected: set[int] | None) -> None:
     machine = machine_of(load_target("x86_64").for_variant("v3"), "none", policy)
     machine = dataclasses.replace(machine, weight_growth=growth)
     limit_of_size = limits([network(size) for size in SIZES], "m", machine)
-    assert set(limit_of_size) == (set() if wanted is None else {store.digest(KERNEL)})
+    assert set(limit_of_size) == (set() if expected is None else {store.digest(KERNEL)})
     for forms in limit_of_size.values():
         size = sum({DIRECT: 1.0, 2: 16 / 9, 4: 4.0}[form] for form in forms)
-        assert wanted is not None and set(forms) <= wanted and size <= growth
+        assert expected is not None and set(forms) <= expected and size <= growth
 
 
 def test_sizes_of_uses_are_the_greatest() -> None:

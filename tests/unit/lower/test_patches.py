@@ -147,5 +147,5 @@ def test_what_cannot_be_divided() -> None:
     assert [len(regions(mod["main"])) for mod in (across, table, rows)] == [1, 0, 0]
     (binding, *_) = made()["main"].body.blocks[0].bindings
     rule = rule_of(binding.value)
-    assert rule is not None and rule.need(0, 1) is None  # of the pad: a band of padding alone
-    assert rule.need(0, 2) == Need(0, 1, 1, 0)
+    assert rule is not None and rule.rows_read(0, 1) is None  # of the pad: a band of padding alone
+    assert rule.rows_read(0, 2) == Need(0, 1, 1, 0)

@@ -22,7 +22,7 @@ def test_fills_of_every_type(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "wanted"),
+    ("value", "expected"),
     [
         (np.arange(3, 40, 4, dtype="int64"), Affine("int64", 3, (4,))),
         (np.arange(7, -7, -1, dtype="int8"), Affine("int8", 7, (-1,))),
@@ -38,9 +38,9 @@ def test_fills_of_every_type(dtype: str) -> None:
         ),
     ],
 )
-def test_formulas(value: Any, wanted: Affine) -> None:
+def test_formulas(value: Any, expected: Affine) -> None:
     element_formula = formula(value)
-    assert isinstance(element_formula, Affine) and repr(element_formula) == repr(wanted)
+    assert isinstance(element_formula, Affine) and repr(element_formula) == repr(expected)
 
 
 def test_equal_elements_along_an_axis() -> None:

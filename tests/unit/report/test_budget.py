@@ -187,7 +187,7 @@ def test_the_stack_and_the_memory_of_a_microcontroller_are_budgets() -> None:
     target = load_target("cortex_m0plus")
     limits = {"model m": {"stack_bytes": 699, "instructions": 5}, **of_memory(target)}
     figures = size_file(linked={**LINKED, "stack_frames": FRAMES})
-    lines = {(line.owner, line.kind): (line.limit, line.used, line.over) for line in check(figures, limits)}
+    lines = {(line.owner, line.kind): (line.limit, line.used, line.excess) for line in check(figures, limits)}
     assert lines == {
         ("model m", "stack"): (699, 700, 1),
         ("the memory of target cortex_m0plus", "flash"): (256 << 10, 900, 900 - (256 << 10)),

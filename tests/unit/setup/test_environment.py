@@ -91,8 +91,8 @@ def test_other_machines_get_the_same_versions(
     given = (ROOT / lock).read_text()
     text = environment.lock_for(ROOT / lock, system, machine, tmp_path).read_text()
     assert "platform_machine" not in text and "sys_platform" not in text
-    wanted = [line for line in given.splitlines() if "--hash" in line]
-    assert [line for line in text.splitlines() if "--hash" in line] == wanted
+    expected = [line for line in given.splitlines() if "--hash" in line]
+    assert [line for line in text.splitlines() if "--hash" in line] == expected
     for line in text.splitlines():
         if line[:1].isalnum():
             Requirement(line.rstrip(" \\"))

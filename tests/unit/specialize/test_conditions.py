@@ -105,9 +105,9 @@ def test_any_conjunction_against_brute_force(divide: int) -> None:
                 sizes = {"n": n, "m": m}
                 leaf = chosen(tree, sizes, mask)
                 check_bound(leaf, sizes)
-                wanted = any(holds(condition, sizes, mask) for condition in conditions)
+                expected = any(holds(condition, sizes, mask) for condition in conditions)
                 general = isinstance(tree, Leaf) or leaf.name == "main_general"
-                assert wanted != general or isinstance(tree, Leaf), (conditions, sizes, mask)
+                assert expected != general or isinstance(tree, Leaf), (conditions, sizes, mask)
 
 
 def test_sizes_of_three_kinds_in_one_conjunction() -> None:

@@ -87,8 +87,8 @@ def test_the_limit_is_of_this_process_alone() -> None:
     ],
 )
 def test_what_says_that_memory_ran_out(line: str) -> None:
-    assert limits.ran_out(["Traceback (most recent call last):", line])
-    assert not limits.ran_out(["kiln: error: m: no such file"])
+    assert limits.ran_out_of_memory(["Traceback (most recent call last):", line])
+    assert not limits.ran_out_of_memory(["kiln: error: m: no such file"])
 
 
 def test_what_measures_has_no_limits() -> None:

@@ -113,6 +113,6 @@ def sizes(files: Sequence[File]) -> str:
     return f"{len(files)} file{'' if len(files) == 1 else 's'}, {sum(file.bytes for file in files):,} bytes"
 
 
-def when(installed: Mapping[str, Any]) -> str:
+def origin(installed: Mapping[str, Any]) -> str:
     """Origin of an installed version as text: `2026-11-21 08:45:12 UTC by ann@desk, target aarch64`."""
     return f"{installed['installed']} by {installed['by']}, target {installed['target']}"

@@ -12,7 +12,7 @@ from pydantic import Field, create_model
 from kiln.config import Device, document, find_device
 from kiln.config.check import validate
 from kiln.config.schema import file_schema
-from kiln.device.deploy.transports import ways
+from kiln.device.deploy.transports import transport_modules
 from kiln.files import read_json, write_json
 from kiln.stages.use import DeviceSchemaStage
 
@@ -31,7 +31,7 @@ def load_device(name: str | os.PathLike[str]) -> Device:
         _anchor(read.data.get("transport"), path.parent)
     device = validate(device_type(), read)
     kind = str(device.transport.model_dump()["kind"])
-    if not ways()[kind].FILES:
+    if not transport_modules()[kind].FILES:
         for key in ("folder", "contents", "trusted_keys"):
             if key in device.model_fields_set:
                 raise read.error((key,), f"only for devices with a file system; kind {kind}: the model is in "
@@ -52,7 +52,7 @@ def read_device(path: Path) -> Device:
 @functools.cache
 def device_type() -> type[Device]:
     """The class Device, with `transport` a union of the SETTINGS of transports/, discriminated by `kind`."""
-    settings = tuple(way.SETTINGS for way in ways().values())
+    settings = tuple(module.SETTINGS for module in transport_modules().values())
     kind = Annotated[Union[settings], Field(discriminator="kind", description="how the device is reached")]  # type: ignore[valid-type]  # noqa: UP007
     return cast(type[Device], create_model("Device", __base__=Device, transport=(kind, ...)))
 
@@ -61,8 +61,8 @@ def _anchor(transport: Any, folder: Path) -> None:
     """Make the paths in a transport's settings absolute; `folder` is the folder of the YAML file."""
     if not isinstance(transport, dict):
         return
-    way = ways().get(str(transport.get("kind")))
-    for key in way.PATHS if way is not None else ():
+    module = transport_modules().get(str(transport.get("kind")))
+    for key in module.PATHS if module is not None else ():
         if isinstance(transport.get(key), str):
             transport[key] = os.path.normpath(folder / Path(transport[key]).expanduser())
 

@@ -145,7 +145,7 @@ class FixedPointRow:
             with serial(length % self.lanes) as index:
                 visit(int64(whole_vectors * self.lanes) + index, 1)
 
-    def four(self, part_index: int, copy: Expr, run: Expr, k: Expr) -> Expr:
+    def four_bytes(self, part_index: int, copy: Expr, run: Expr, k: Expr) -> Expr:
         """Four bytes of part `part_index` of x from element `k` of a run, in every lane."""
         offset = (
             copy * int64(_PARTS * self.length)
@@ -223,7 +223,7 @@ class RowTile:
         k = bind(k)
         four = [
             [
-                bind(self.x.four(part_index, self.copy, run, k + int64(4 * half)))
+                bind(self.x.four_bytes(part_index, self.copy, run, k + int64(4 * half)))
                 for part_index in range(_PARTS)
             ]
             for half in range(1 + is_int4)
@@ -267,7 +267,7 @@ class RowTile:
                 for part_index, sums in enumerate(self.parts):
                     pair_sums: Expr | None = None
                     for number, half in enumerate(levels):
-                        four = self.x.four(part_index, self.copy, run, k + int64(4 * number))
+                        four = self.x.four_bytes(part_index, self.copy, run, k + int64(4 * number))
                         pairs = tirx.call_llvm_pure_intrin(f"int16x{2 * lanes}", multiply, half, four)
                         pair_sums = bind(pairs if pair_sums is None else pair_sums + pairs)
                     wide = tirx.call_llvm_pure_intrin(f"int32x{lanes}", widen, pair_sums, ones)

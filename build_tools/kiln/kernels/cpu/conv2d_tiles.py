@@ -11,7 +11,7 @@ from tvm import tirx
 from kiln.kernels.cpu.conv2d_schedule import Schedule
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.gemm import product
-from kiln.kernels.cpu.gemm_prefetch import PanelPrefetch, ahead, later
+from kiln.kernels.cpu.gemm_prefetch import PanelPrefetch, prefetch_later, prefetch_panels
 from kiln.tir.builder import Expr, bind, divide, int64, modulo, serial
 from kiln.tir.symbols import ceil_div
 from kiln.tir.tiled_loops import blocks, task_blocks, tasks_of
@@ -104,7 +104,7 @@ class TileLoops:
         schedule, tile = self.schedule, self.schedule.tile
         if not schedule.prefetch_distance:
             return None
-        prefetch = ahead(
+        prefetch = prefetch_panels(
             tile, self.conv.loops(), panel, modulo(index, schedule.part), schedule.part,
             schedule.prefetch_distance, inside,
         )  # fmt: skip
@@ -112,4 +112,4 @@ class TileLoops:
             return prefetch
         share = bind(divide(first_column, tile.width) * int64(schedule.row_tiles) + index)
         shares, times = schedule.widths * schedule.row_tiles, self.conv.terms // prefetch.steps
-        return replace(prefetch, later=later(self.upcoming, share, shares, times))
+        return replace(prefetch, later=prefetch_later(self.upcoming, share, shares, times))

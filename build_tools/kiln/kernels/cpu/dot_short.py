@@ -45,7 +45,7 @@ class ShortRow:
         if packing.method == "smlad":
             for column in range(0, columns, 2):
                 offset = start + int64(column * 2 * len(left))
-                self._two(
+                self._two_columns(
                     left,
                     offset,
                     min(2, columns - column),
@@ -68,7 +68,7 @@ class ShortRow:
                     store(sums, [int64(0)], load(sums, [int64(0)]) + value * weight)
             finish(first + int64(column), load(sums, [int64(0)]))
 
-    def _two(self, left: Sequence[Expr], offset: Expr, columns: int, finish: Any) -> None:
+    def _two_columns(self, left: Sequence[Expr], offset: Expr, columns: int, finish: Any) -> None:
         """Emit two columns, whose weights begin at `offset`; method `smlad`."""
         packing = self.packing
         sums = registers([2], "int32")

@@ -33,7 +33,7 @@ class LaterPrefetch:
     turns: int
 
 
-def later(region: tuple[int, int], share: Expr, shares: int, times: int) -> LaterPrefetch:
+def prefetch_later(region: tuple[int, int], share: Expr, shares: int, times: int) -> LaterPrefetch:
     """The prefetches of `region` that tile number `share` of `shares` issues for later kernels.
 
     `region`: first byte and end, counted from the beginning of the weights. `times`: how often a tile
@@ -72,7 +72,7 @@ class PanelPrefetch:
 LINE = CACHE_LINE // 4  # float32 elements in a cache line; of shorter lines, every second is prefetched
 
 
-def ahead(
+def prefetch_panels(
     tile: Tile, loops: Sequence[Loop], panel: Expr, index: Expr, tiles: int, distance: int = 1,
     inside: Expr | None = None,
 ) -> PanelPrefetch:  # fmt: skip

@@ -57,7 +57,7 @@ def cleared(pairs: int, vectors: int) -> list[list[list[Any]]]:
     return sums
 
 
-def eights(x: Any, offsets: Sequence[Expr]) -> Expr:
+def eight_bytes(x: Any, offsets: Sequence[Expr]) -> Expr:
     """Eight bytes of each of two rows of x, which begin at `offsets`."""
     rows = [tirx.reinterpret("int64", load(x, [ramp(offset, 8)])) for offset in offsets]
     return _bytes_of(shuffled(rows, (0, 1)))
@@ -108,17 +108,18 @@ class MatrixTile:
         first = step * int64(groups)
         with serial(whole_groups // 2) as k:
             at = x_offset + k * int64(2 * GROUP)
-            row_values = [eights(self.x, [self.bases[row] + at for row in pair]) for pair in self.pairs]
+            row_values = [eight_bytes(self.x, [self.bases[row] + at for row in pair]) for pair in self.pairs]
             self._step(row_values, first + k * int64(2), 2)
         # What is left: a group, the last group, which begins earlier, or both.
         rest = [(number, min(number * GROUP, run - GROUP)) for number in range(whole_groups // 2 * 2, groups)]
         if rest:
             row_values = [
-                self._fours(pair, [x_offset + int64(offset) for _, offset in rest]) for pair in self.pairs
+                self._groups_of_four(pair, [x_offset + int64(offset) for _, offset in rest])
+                for pair in self.pairs
             ]
             self._step(row_values, first + int64(rest[0][0]), len(rest))
 
-    def _fours(self, pair: tuple[int, int], offsets: Sequence[Expr]) -> Expr:
+    def _groups_of_four(self, pair: tuple[int, int], offsets: Sequence[Expr]) -> Expr:
         """One or two groups of each row of a pair, filled up with zeros."""
         words = []
         for row in pair:
@@ -161,7 +162,7 @@ def runtime_sums(
     sums = cleared(len(pairs), vectors)
     with serial(groups) as number:
         at = bind(number * int64(2 * GROUP))
-        left = [eights(rows, [bases[row] + at for row in pair]) for pair in pairs]
+        left = [eight_bytes(rows, [bases[row] + at for row in pair]) for pair in pairs]
         for column in range(2 * vectors):  # pairs of columns
             group_offset = base + number * int64(group_bytes) + int64(16 * column)
             right = bind(load(panel, [ramp(group_offset, 16)]))

@@ -11,7 +11,7 @@ from tvm.tirx.script.builder import ir as builder
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm import product
-from kiln.kernels.cpu.gemm_prefetch import ahead, later
+from kiln.kernels.cpu.gemm_prefetch import prefetch_later, prefetch_panels
 from kiln.kernels.cpu.gemm_tile import Loop, choose_tile
 from kiln.kernels.cpu.winograd_cost import Form
 from kiln.kernels.cpu.winograd_tiles import OutputTiles, over_channels, read, write
@@ -111,14 +111,16 @@ class Phases:
                 index, tiles = divide(first_row, tile.rows), ceil_div(self.held, tile.rows)
                 next_one = None
                 if self.fetch:
-                    next_one = ahead(tile, loops, number, index, tiles, self.fetch, inside)
+                    next_one = prefetch_panels(tile, loops, number, index, tiles, self.fetch, inside)
                 # Where weights are read only once, reading them leaves no time for prefetches of others.
                 if next_one is not None and self.upcoming is not None and again is not None:
                     turn, turns = again
                     strip_index = turn * int64(self.planes * self.strips) + plane * int64(self.strips) + strip
                     share = bind(strip_index * int64(tiles) + index)
                     shares = turns * self.planes * self.strips * tiles
-                    later_share = later(self.upcoming, share, shares, conv.channels // next_one.steps)
+                    later_share = prefetch_later(
+                        self.upcoming, share, shares, conv.channels // next_one.steps
+                    )
                     next_one = replace(next_one, later=later_share)
                 product(
                     tile, rows, strip * int64(tile.width), columns, data, bases, weights, number, loops,

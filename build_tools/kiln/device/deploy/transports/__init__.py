@@ -118,7 +118,7 @@ class Way(Protocol):
         """Connect to the device. Raises KilnError with one line that contains a remedy."""
 
 
-def ways() -> dict[str, ModuleType]:
+def transport_modules() -> dict[str, ModuleType]:
     """The modules of this package by name; the name is the `kind` in a device's YAML."""
     names = sorted(entry.name for entry in pkgutil.iter_modules(__path__))
     return {name: importlib.import_module(f"{__name__}.{name}") for name in names}
