@@ -201,8 +201,11 @@ class Torch(Reference):
 
     def __init__(self, path: Path) -> None:
         program = open_archive(path)
+        from torch.utils import _pytree
+
         self._module = program.module()
-        kinds = {str(value.dtype) for value in program.state_dict.values()}
+        results = _pytree.tree_leaves([node.meta.get("val") for node in program.graph.nodes])
+        kinds = {str(getattr(value, "dtype", "")) for value in (*program.state_dict.values(), *results)}
         self.precision = _coarsest([name for kind, name in _HALVES.items() if kind in kinds])
         self._spec = program.call_spec.in_spec
         self._inputs = list(program.graph_signature.user_inputs)

@@ -134,17 +134,17 @@ def _numbers(node: Node, index: int) -> list[Extent]:
 def top_k(node: Node) -> Any:
     """TopK of early operator sets, or whose `k` is computed from shapes, such as the whole axis of a sort.
 
-    Other nodes are left to TVM 0.27, which reads a constant `k` as of operator set 11.
+    A sorted result is one of any order, which `sorted = 0` asks for. Other nodes are left to TVM 0.27, which
+    reads a constant `k` as of operator set 11.
     """
-    if node.opset >= 11 and node.constant(1) is not None:
+    is_sorted = bool(node.attributes.get("sorted", 1))
+    if is_sorted and node.opset >= 11 and node.constant(1) is not None:
         return None
     if node.has(1) and node.elements(1) is None:
         return counted_ops.top_k(node)
     shape = node.shape(0)
     count = node.known_elements(1)[0] if node.has(1) else int(node.attributes["k"])
     axis, largest = int(node.attributes.get("axis", -1)) % len(shape), bool(node.attributes.get("largest", 1))
-    if not node.attributes.get("sorted", 1):
-        raise ValueError("its attribute sorted is 0, allowed: 1")
     sorted_pair = node.builder.emit(relax.op.topk(node.tensor(0), -1, axis, "both", largest, "int64"))
     values_and_indices = [node.builder.emit(relax.TupleGetItem(sorted_pair, index)) for index in (0, 1)]
     if not node.symbols.equal(count, shape[axis]):

@@ -13,6 +13,8 @@ from typing import Any
 
 from kiln.errors import KilnError
 from kiln.files import atomic_write
+from kiln.frontend.torch.complex_numbers import without_complex
+from kiln.frontend.torch.groups import grouped
 from kiln.frontend.torch.library import load_torch, open_archive, quiet_torch, reason
 from kiln.frontend.torch.translations import translations
 from kiln.frontend.torch.unconverted import unconverted
@@ -37,6 +39,7 @@ def convert(path: Path, tools: str = "") -> bytes:
 
     try:
         with quiet_torch(), torch.no_grad():
+            program = without_complex(program)
             from onnxscript import optimizer
 
             exported = torch.onnx.export(
@@ -45,7 +48,7 @@ def convert(path: Path, tools: str = "") -> bytes:
                 verbose=False,
                 opset_version=OPSET,
                 optimize=False,  # its rewriting takes 1e-8 for 0 and 1.000009 for 1, and drops them
-                custom_translation_table={**unconverted(), **translations()},
+                custom_translation_table={**unconverted(), **grouped(), **translations()},
             )
             optimizer.inline(exported.model)
             optimizer.fold_constants(exported.model)

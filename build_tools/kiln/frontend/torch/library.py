@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import re
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_output
+from kiln.frontend.torch.groups import define_fallback
 from kiln.frontend.torch.structures import add_unknown
 from kiln.sources.torch_archive import PACKAGES
 
@@ -26,11 +28,15 @@ def load_torch(needed_by: str) -> Any:
             import torch
             import torch.export
     except ImportError as error:
-        missing = error.name if error.name in PACKAGES else "torch"
+        install = f"{sys.executable} -m pip install torch onnxscript"
+        if error.name in PACKAGES and isinstance(error, ModuleNotFoundError):
+            raise KilnError(
+                f"{needed_by}: PyTorch models need the package {error.name}; install it with: {install}"
+            ) from None
         raise KilnError(
-            f"{needed_by}: PyTorch models need the package {missing}; install it with: "
-            f"{sys.executable} -m pip install torch onnxscript"
-        ) from None
+            f"{needed_by}: PyTorch is installed and cannot be imported: {reason(error)}; "
+            f"install it again, in an environment without other packages: {install}"
+        ) from error
     torch.set_num_threads(1)
     return torch
 
@@ -45,9 +51,15 @@ def open_archive(path: Path) -> Any:
             break
         except Exception as error:  # PyTorch raises exceptions of many types
             cause = _told_by_loading(path) or error
-            if add_unknown(cause):
+            operator = _MISSING_OPERATOR.search(str(cause))
+            if add_unknown(cause) or (operator and _add_operator(operator[1], operator[2])):
                 continue
             message = reason(cause)
+            if operator:
+                message = (
+                    f"it calls the operator {operator[1]}::{operator[2]} of another library; export "
+                    "the module with PyTorch's own operators in its place"
+                )
             if "attribute" in message:  # a dataclass, say, of the program that saved it
                 message += (
                     "; give it tensors, tuples and dicts, or build it from a function, model=module:function"
@@ -55,6 +67,22 @@ def open_archive(path: Path) -> Any:
             raise KilnError(f"{path}: PyTorch {torch.__version__} cannot load it: {message}") from error
     _drop_derived_ranges(program)
     return program
+
+
+_MISSING_OPERATOR = re.compile(r"failed to resolve torch\.ops\.(\w+)\.(\w+)")
+
+
+def _add_operator(library: str, name: str) -> bool:
+    """Make an operator known that PyTorch itself has not; False if there is none that Kiln could."""
+    if (library, name) == ("transformers", "grouped_mm_fallback"):
+        return define_fallback()
+    if library != "torchvision" or library in sys.modules:
+        return False
+    try:
+        importlib.import_module(library)
+    except Exception:  # its binary fails in several ways next to another PyTorch
+        return False
+    return True
 
 
 def _told_by_loading(path: Path) -> Exception | None:
