@@ -125,8 +125,8 @@ def has_stablehlo_control(model: tflite.Model) -> bool:
 # Types of 4 and 2 bits in the schema: INT4, and UINT4 and INT2, which the package `tflite` does not know yet.
 NARROW_TYPES = frozenset((17, 19, 20))
 
-# Operators of which LiteRT rounds the activations to 8 bits where the weights have 8 bits, and which inputs are
-# weights: of an LSTM the first may be left out.
+# Operators of which LiteRT rounds the activations to 8 bits where the weights have 8 bits, and which inputs
+# are weights: of an LSTM the first may be left out.
 _ONE = ("BATCH_MATMUL", "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "RNN", "SVDF")
 _ONE_OF_SEQUENCES = ("UNIDIRECTIONAL_SEQUENCE_RNN", "BIDIRECTIONAL_SEQUENCE_RNN")
 _TWO = ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_LSTM")
