@@ -88,13 +88,14 @@ def check_regions(regions: Sequence[Region], place: str) -> None:
             raise PlacedError((place,), f"{held.count(word)} entries of 'holds' are '{word}', allowed: one")
     for word in _HOLDS_ONE:
         if word not in held:
-            raise PlacedError((place,), f"no region holds '{word}'")
+            raise PlacedError((place,), f"no region holds '{word}': add it to the key 'holds' of one region")
 
 
 def _check_placed(region: Region, number: int, place: str) -> None:
-    """Raise PlacedError for a region that holds something twice, or with a key that would do nothing."""
-    if len(set(region.holds)) < len(region.holds):
-        raise PlacedError((place, number, "holds"), f"'{region.name}' holds something twice")
+    """Raise PlacedError for a region with an entry of `holds` twice, or with a key that would do nothing."""
+    for entry in region.holds:
+        if region.holds.count(entry) > 1:
+            raise PlacedError((place, number, "holds"), f"'{region.name}' holds '{entry}' twice")
     if region.reserve >= region.bytes:
         raise PlacedError(
             (place, number, "reserve"),

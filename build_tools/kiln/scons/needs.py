@@ -76,12 +76,12 @@ def _check_machine(target: Target, program: str) -> None:
         )
     except OSError:  # the first compilation says so
         return
-    found, wanted = _ARCHITECTURE.match(done.stdout), _ARCHITECTURE.match(target.triple)
-    if found and wanted and found.lastgroup != wanted.lastgroup:
+    found, expected = _ARCHITECTURE.match(done.stdout), _ARCHITECTURE.match(target.triple)
+    if found and expected and found.lastgroup != expected.lastgroup:
         raise KilnError(
             f"target '{target.name}' is for {target.triple}, and '{program}' here compiles for "
             f"{done.stdout.strip()}: give the cross compiler in key 'c_compiler.command', such as "
-            "[aarch64-linux-gnu-gcc], or compile with 'kind: zig', which is for every target"
+            "[aarch64-linux-gnu-gcc], or compile with 'kind: zig', which compiles for every target"
         )
 
 

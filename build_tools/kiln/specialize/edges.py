@@ -124,7 +124,8 @@ def _constraint(name: str, dim: Dim, code_bytes: int | None) -> BucketConstraint
         affordable = dim.code_budget // code_bytes
         if not affordable:
             raise KilnError(
-                f"dims.{name}.code_budget: {dim.code_budget} bytes, one bucket needs about {code_bytes}"
+                f"dims.{name}.code_budget: {dim.code_budget} bytes, one bucket needs about {code_bytes}: "
+                "allow more, or remove the key"
             )
         most = min(most if dim.max_buckets else affordable, affordable)
     kind: Literal["pad", "exact"] = dim.auto_as or "pad"

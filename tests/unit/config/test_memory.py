@@ -53,7 +53,7 @@ def test_regions_that_share_a_content_come_in_order_of_cost(tmp_path: Path) -> N
             "'stack' is not allowed, allowed: code, parameters, data, heap, arena",
         ),
         ("holds: [data]}", "holds: [data], cost: 2}", "'ram' holds neither parameters nor arena"),
-        ("holds: [heap]}", "holds: [arena, arena]}", "'psram' holds something twice"),
+        ("holds: [heap]}", "holds: [arena, arena]}", "'psram' holds 'arena' twice"),
         ("holds: [heap]}", "holds: [arena], reserve: 16MiB}", "16777216 of the 16777216 bytes of 'psram'"),
         ("holds: [heap]}", "holds: [arena], cost: 0}", "must be more than 0.0, got 0"),
         ("holds: [heap]}", "holds: [arena], section: 'a b'}", "key 'memory.2.section'"),

@@ -35,28 +35,28 @@ _COPIED = (4, 8, 16)  # bytes of one instruction
 _TYPES = {"float32": "float", HALF: "half", BRAIN: "nv_bfloat16"}
 _HELPERS = ((COPY, "<"), (LOAD, "<"), (WAIT, "<"), (DONE, "("), (COMMIT, "("))  # as they are called
 HELPERS = """
-template <class V> static __device__ __forceinline__ V kiln_load_if(bool wanted, const void* from) {
+template <class V> static __device__ __forceinline__ V kiln_load_if(bool loads, const void* from) {
   union { unsigned word; unsigned short half; } loaded;
   const size_t global = __cvta_generic_to_global(from);
   if constexpr (sizeof(V) == 2)
     asm("{.reg .pred p; setp.ne.u32 p, %2, 0; mov.u16 %0, 0; @p ld.global.u16 %0, [%1];}"
-        : "=h"(loaded.half) : "l"(global), "r"((unsigned)wanted));
+        : "=h"(loaded.half) : "l"(global), "r"((unsigned)loads));
   else
     asm("{.reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.u32 %0, [%1];}"
-        : "=r"(loaded.word) : "l"(global), "r"((unsigned)wanted));
+        : "=r"(loaded.word) : "l"(global), "r"((unsigned)loads));
   return *reinterpret_cast<V*>(&loaded);
 }
 template <int BYTES>
-static __device__ __forceinline__ void kiln_copy_if(void* to, bool wanted, const void* from) {
+static __device__ __forceinline__ void kiln_copy_if(void* to, bool loads, const void* from) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
                :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"(__cvta_generic_to_global(from)),
-                  "n"(BYTES), "r"(wanted ? BYTES : 0) : "memory");
+                  "n"(BYTES), "r"(loads ? BYTES : 0) : "memory");
 #else
   unsigned word[BYTES / 4];
   for (int i = 0; i < BYTES / 4; ++i)
     asm("{.reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.u32 %0, [%1];}"
-        : "=r"(word[i]) : "l"(__cvta_generic_to_global((const char*)from + 4 * i)), "r"((unsigned)wanted));
+        : "=r"(word[i]) : "l"(__cvta_generic_to_global((const char*)from + 4 * i)), "r"((unsigned)loads));
   for (int i = 0; i < BYTES / 4; ++i)
     ((unsigned*)to)[i] = word[i];
 #endif

@@ -112,7 +112,7 @@ static int load(launching *l, const char *file) {
 }
 
 /* Read a candidate after its name; loads the modules. Returns the first error of the driver. */
-static int read_candidate(FILE *list, int wanted) {
+static int read_candidate(FILE *list, int loads) {
     int e = CU_OK;
     if (fscanf(list, "%255s %u %u", one.name, &one.tensors, &one.launches) != 3 ||
         one.tensors > MOST || one.launches > MOST)
@@ -135,7 +135,7 @@ static int read_candidate(FILE *list, int wanted) {
                 (l->kinds[j] == 't' && (l->words[j] < 0 || l->words[j] >= one.tensors)))
                 bad("argument");
         l->module = NULL;
-        if (wanted && e == CU_OK)
+        if (loads && e == CU_OK)
             e = load(l, file);
     }
     return e;

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +107,7 @@ class Loads(Transport, Protocol):
         """The programs' files on this machine: size in bytes by name."""
 
 
-class Way(Protocol):
+class TransportModule(Protocol):
     """The interface of every module of this package: the names that it defines."""
 
     SETTINGS: type
@@ -127,7 +128,17 @@ def transport_modules() -> dict[str, ModuleType]:
 def open_transport(device: Device) -> Transport:
     """Connect to the device. Raises KilnError with one line that contains a remedy."""
     kind = str(device.transport.model_dump()["kind"])
-    return cast(Way, importlib.import_module(f"{__name__}.{kind}")).open_transport(device)
+    return cast(TransportModule, importlib.import_module(f"{__name__}.{kind}")).open_transport(device)
+
+
+def checked_name(value: str) -> str:
+    """`value`, a name that a program gets as an argument. Raises ValueError for other characters.
+
+    It cannot be an option, nor contain tokens of ssh's configuration (%) or characters special to a shell.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_.:][A-Za-z0-9_.:-]*", value):
+        raise ValueError(f"letters, digits and '._:-' expected, not beginning with '-', got {value!r}")
+    return value
 
 
 def printable(text: str, limit: int = 200) -> str:

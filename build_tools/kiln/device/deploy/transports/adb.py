@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 from kiln.config import Device
 from kiln.config.check import Section
 from kiln.device import process
-from kiln.device.deploy.transports import TIMEOUT, Answer, printable
+from kiln.device.deploy.transports import TIMEOUT, Answer, checked_name, printable
 from kiln.device.posix import BYTES_PER_SECOND, PosixTransport, as_text_and_input
 from kiln.errors import KilnError
 
@@ -21,17 +21,11 @@ PROGRAMS: tuple[str, ...] = ("adb",)
 FILES = True
 
 
-def _serial(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_.:][A-Za-z0-9_.:-]*", value):
-        raise ValueError(f"letters, digits and '._:-' expected, the first one no '-', got {value!r}")
-    return value
-
-
 class AdbSettings(Section):
     """The YAML keys of an adb device."""
 
     kind: Literal["adb"] = Field(description="an Android device, through adb")
-    serial: Annotated[str, AfterValidator(_serial)] = Field(description="as `adb devices` lists it")
+    serial: Annotated[str, AfterValidator(checked_name)] = Field(description="as `adb devices` lists it")
 
 
 SETTINGS = AdbSettings
@@ -100,6 +94,6 @@ class AdbTransport(PosixTransport):
 
 
 def open_transport(device: Device) -> AdbTransport:
-    """See Way.open_transport."""
+    """See TransportModule.open_transport."""
     assert isinstance(device.transport, AdbSettings)
     return AdbTransport(device.name, device.transport.serial)

@@ -220,6 +220,6 @@ class GdbTransport:
 
 
 def open_transport(device: Device) -> GdbTransport:
-    """See Way.open_transport."""
+    """See TransportModule.open_transport."""
     assert isinstance(device.transport, GdbSettings)
     return GdbTransport(device.name, device.transport)

@@ -50,5 +50,5 @@ class LocalTransport(PosixTransport):
 
 
 def open_transport(device: Device) -> LocalTransport:
-    """See Way.open_transport."""
+    """See TransportModule.open_transport."""
     return LocalTransport(device.name)

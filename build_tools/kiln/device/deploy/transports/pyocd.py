@@ -37,7 +37,7 @@ _TRIES = 3  # another program may take the free port before the server does
 
 def _word(value: str) -> str:
     if not value or value.startswith("-") or not value.isprintable() or " " in value:
-        raise ValueError(f"a word expected that does not begin with '-', got {value!r}")
+        raise ValueError(f"one word expected, not beginning with '-', got {value!r}")
     return value
 
 
@@ -189,7 +189,7 @@ def _free_ports() -> tuple[int, int]:
 
 
 def open_transport(device: Device) -> PyocdTransport:
-    """See Way.open_transport."""
+    """See TransportModule.open_transport."""
     assert isinstance(device.transport, PyocdSettings)
     if device.transport.pack is not None and not Path(device.transport.pack).is_file():
         raise KilnError(f"device '{device.name}': transport.pack: {device.transport.pack}: no such file")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -26,7 +25,7 @@ from kiln.config import Device
 from kiln.config.check import Section
 from kiln.config.sizes import ceil_div
 from kiln.device import process
-from kiln.device.deploy.transports import TIMEOUT, Answer, printable
+from kiln.device.deploy.transports import TIMEOUT, Answer, checked_name, printable
 from kiln.device.posix import PosixTransport, as_text_and_input
 from kiln.errors import KilnError
 
@@ -52,23 +51,15 @@ _ALWAYS = {
 }
 
 
-def _word(value: str) -> str:
-    # Rejects options of ssh, tokens of its configuration (%), and characters special to a ProxyCommand's
-    # shell.
-    if not re.fullmatch(r"[A-Za-z0-9_.:][A-Za-z0-9_.:-]*", value):
-        raise ValueError(f"letters, digits and '._:-' expected, the first one no '-', got {value!r}")
-    return value
-
-
-Word = Annotated[str, AfterValidator(_word)]
+Name = Annotated[str, AfterValidator(checked_name)]
 
 
 class SshSettings(Section):
     """The YAML keys of an ssh device. All but `host` may be set in the user's ~/.ssh/config instead."""
 
     kind: Literal["ssh"] = Field(description="a machine with an SSH server")
-    host: Word = Field(description="a Host of the ssh configuration, a name or an address")
-    user: Word | None = Field(default=None, description="name to log in with; null: from ssh's configuration")
+    host: Name = Field(description="a Host of the ssh configuration, a name or an address")
+    user: Name | None = Field(default=None, description="name to log in with; null: from ssh's configuration")
     port: int | None = Field(
         default=None, ge=1, le=65535, description="port of the SSH server; null: from ssh's configuration"
     )
@@ -263,6 +254,6 @@ class _Connection:
 
 
 def open_transport(device: Device) -> SshTransport:
-    """See Way.open_transport."""
+    """See TransportModule.open_transport."""
     assert isinstance(device.transport, SshSettings)
     return SshTransport(device.name, device.transport)

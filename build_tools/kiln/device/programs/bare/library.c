@@ -152,21 +152,21 @@ static block *after(block *b) {
 }
 
 void *malloc(size_t bytes) {
-    const size_t wanted = (bytes + ALIGN - 1u) & ~(size_t)(ALIGN - 1u);
+    const size_t rounded = (bytes + ALIGN - 1u) & ~(size_t)(ALIGN - 1u);
     if (first == NULL)
         heap_make();
-    if (wanted < bytes)
+    if (rounded < bytes)
         return NULL;
     for (block *b = first; b < end; b = after(b)) {
         if (b->taken)
             continue;
         while (after(b) < end && !after(b)->taken) /* join free neighbours */
             b->bytes += sizeof(block) + after(b)->bytes;
-        if (b->bytes < wanted)
+        if (b->bytes < rounded)
             continue;
-        if (b->bytes >= wanted + sizeof(block)) {
-            const size_t rest = b->bytes - wanted - sizeof(block);
-            b->bytes = wanted;
+        if (b->bytes >= rounded + sizeof(block)) {
+            const size_t rest = b->bytes - rounded - sizeof(block);
+            b->bytes = rounded;
             after(b)->bytes = rest;
             after(b)->taken = 0;
         }
