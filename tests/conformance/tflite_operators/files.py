@@ -26,7 +26,7 @@ _INT16_NAMES = """
     QUANTIZE RELU RELU6 RSQRT SOFTMAX SUB TANH TRANSPOSE_CONV
 """
 _EXACT_OF_INT16 = frozenset(_INT16_NAMES.split())
-_EXACT = frozenset(("DIV", "L2_NORMALIZATION", "PRELU"))
+_EXACT = frozenset(("DIV", "L2_NORMALIZATION", "LOG_SOFTMAX", "PRELU"))
 
 
 @dataclass(frozen=True)

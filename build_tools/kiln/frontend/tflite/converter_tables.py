@@ -7,6 +7,7 @@ from kiln.frontend.tflite import (
     computing_ops,
     int16_elementwise,
     int16_functions,
+    integer_log_softmax,
     integer_quotients,
     interpolated_tables,
     moving_ops,
@@ -32,6 +33,7 @@ CONVERTERS = {
 INTEGER_CONVERTERS = {
     **int16_elementwise.CONVERTERS,
     **int16_functions.CONVERTERS,
+    **integer_log_softmax.CONVERTERS,
     **integer_quotients.CONVERTERS,
     **interpolated_tables.CONVERTERS,
     **rectifiers.CONVERTERS,

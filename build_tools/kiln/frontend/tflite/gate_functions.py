@@ -18,9 +18,9 @@ from kiln.frontend.tflite.fixed_point import Expr, Factor, divided, high_product
 _ONE = (1 << 15) - 1
 _HALF, _EIGHTH, _QUARTER_OF_UNIT = 1 << 14, 1 << 12, 1 << 13
 # exp(-2^k) of k from -2 on, exp(-1/8) and 1/3, with 31 bits after the point; 48/17 and -32/17 with 29.
-_POWERS = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)
-_AT_EIGHTH, _THIRD = 1895147668, 715827883
-_NEWTON, _NEWTON_SLOPE = 1515870810, -1010580540
+EXP_POWERS = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)
+EXP_OF_EIGHTH, THIRD = 1895147668, 715827883
+NEWTON, NEWTON_SLOPE = 1515870810, -1010580540
 
 
 def each(function: Callable[..., Expr], *tensors: Any, name: str = "value") -> Any:
@@ -46,14 +46,14 @@ def _exp(n: Any, bits: int) -> Any:
     x = each(lambda v: (v << i32(bits)) + i32(_EIGHTH), lowest, name="around")
     x2 = each(lambda v: _product(v, v), x, name="square")
     thirds = each(
-        lambda v, v2: _product(divided(_product(v2, v2), 2) + _product(v2, v), _short(_THIRD)) + v2,
+        lambda v, v2: _product(divided(_product(v2, v2), 2) + _product(v2, v), _short(THIRD)) + v2,
         x, x2, name="thirds",
     )  # fmt: skip
-    at_eighth = _short(_AT_EIGHTH)
+    at_eighth = _short(EXP_OF_EIGHTH)
     result = each(
         lambda v, rest: i32(at_eighth) + _product(v + divided(rest, 1), at_eighth), x, thirds, name="exp"
     )
-    for number, power in enumerate(_POWERS[: bits + 2]):
+    for number, power in enumerate(EXP_POWERS[: bits + 2]):
         result = each(_power_of(after - 2 + number, _short(power)), result, lowest, n, name="exp")
     if bits > 5:  # below -32
         least = -(1 << (20 - bits))
@@ -74,7 +74,7 @@ def _power_of(bit: int, power: int) -> Callable[..., Expr]:
 def _inverse(exp: Any) -> Any:
     """2 / (1 + exp) with 13 bits after the point."""
     half = each(lambda v: (v + i32(1 << 15)) >> i32(1), exp, name="half")
-    x = each(lambda v: i32(_short(_NEWTON)) + _product(v, _short(_NEWTON_SLOPE)), half, name="inverse")
+    x = each(lambda v: i32(_short(NEWTON)) + _product(v, _short(NEWTON_SLOPE)), half, name="inverse")
     for _ in range(3):
         rest = each(lambda h, v: i32(_QUARTER_OF_UNIT) - _product(h, v), half, x, name="rest")
         x = each(lambda v, r: v + (_product(v, r) << i32(2)), x, rest, name="inverse")

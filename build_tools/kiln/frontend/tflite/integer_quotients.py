@@ -23,11 +23,16 @@ from kiln.frontend.tflite.fixed_point import (
     limited,
     range_of_activation,
 )
-from kiln.frontend.tflite.gate_functions import deviation_shift, each, inverse_deviation
+from kiln.frontend.tflite.gate_functions import (
+    NEWTON,
+    NEWTON_SLOPE,
+    deviation_shift,
+    each,
+    inverse_deviation,
+)
 from kiln.frontend.tflite.operands import Grid, TfliteOperands
 
 op = relax.op
-_NEWTON, _NEWTON_SLOPE = 1515870810, -1010580540  # 48/17 and -32/17 with 29 bits after the point
 _ONE = 1 << 29
 _MOST_NORMALISED = 1 << 15  # squares of 8 bits whose sum fits 32 bits
 _NORM = {"int8": Grid(1 / 128, 0, "int8"), "uint8": Grid(1 / 128, 128, "uint8")}
@@ -38,7 +43,7 @@ def _levels(tensor: Any, zero: int, name: str) -> Any:
     return each(lambda x: tirx.Cast("int32", x) - i32(zero), tensor, name=name)
 
 
-def _sign_bits(x: Any) -> Any:
+def sign_bits(x: Any) -> Any:
     """How many bits after the first of an int32 equal it: 31 of 0 and -1."""
     rest = each(lambda v: v ^ (v >> i32(31)), x, name="rest")
     count = each(lambda _: i32(0), x, name="count")
@@ -62,25 +67,28 @@ def _shifted(x: Expr, bits: Expr) -> Expr:
     return (size ^ negative) - negative
 
 
+def inverse_of_half(half: Any) -> Any:
+    """1 / (2 half) with 31 bits after the point, at most 2^31 - 1, of halves from 1/2 to 1 with as many."""
+    x = each(lambda h: i32(NEWTON) + high_product(h, i32(NEWTON_SLOPE)), half, name="newton")
+    for _ in range(3):
+        rest = each(lambda h, v: i32(_ONE) - high_product(h, v), half, x, name="rest")
+        x = each(lambda v, r: v + (high_product(v, r) << i32(2)), x, rest, name="newton")
+    return each(doubled, x, name="inverse")
+
+
+def doubled(x: Expr) -> Expr:
+    """2 x of an int32 that is not negative, at most 2^31 - 1: no value is under a condition."""
+    return (tirx.min(x, i32((1 << 30) - 1)) << i32(1)) | tirx.Cast("int32", x >= i32(1 << 30))
+
+
 def _reciprocal(divisor: Any) -> tuple[Any, Any]:
     """1 / |divisor| with 31 bits after the point of a divisor that is moved to 2^31, and the bits it moved.
 
     divisor: int32 other than 0.
     """
     size = each(lambda v: tirx.max(v, -v), divisor, name="size")
-    free = _sign_bits(size)
-    half = each(lambda v, f: v << f, size, free, name="half")
-    x = each(lambda h: i32(_NEWTON) + high_product(h, i32(_NEWTON_SLOPE)), half, name="newton")
-    for _ in range(3):
-        rest = each(lambda h, v: i32(_ONE) - high_product(h, v), half, x, name="rest")
-        x = each(lambda v, r: v + (high_product(v, r) << i32(2)), x, rest, name="newton")
-    # Twice the number, at most 2^31 - 1: no value is under a condition, which kernels would store.
-    inverse = each(
-        lambda v: (tirx.min(v, i32((1 << 30) - 1)) << i32(1)) | tirx.Cast("int32", v >= i32(1 << 30)),
-        x,
-        name="inverse",
-    )
-    return inverse, free
+    free = sign_bits(size)
+    return inverse_of_half(each(lambda v, f: v << f, size, free, name="half")), free
 
 
 def division(node: TfliteOperands) -> Any:
@@ -104,7 +112,7 @@ def division(node: TfliteOperands) -> Any:
 
         shape = _broadcast(dividend.shape, divisor.shape)
         above = te.compute(shape, signed, name="above")
-        free = _sign_bits(above)
+        free = sign_bits(above)
 
         def element(*at: Expr) -> Expr:
             quotient = high_product(above(*at) << free(*at), _at(inverse, at))

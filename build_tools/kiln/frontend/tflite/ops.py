@@ -9,8 +9,8 @@ integer arithmetic. Arithmetic of the emitted operators, compared with TFLite:
   between two integers.
 - Accumulators of CONV_2D, FULLY_CONNECTED, ADD, …: scaled in float32 and rounded once, as in XNNPACK up to
   the order of the float operations; the portable kernels scale in 31-bit fixed point and round twice.
-- Operators of int16, and DIV, L2_NORMALIZATION and PRELU of 8 bits: those of the portable kernels, see
-  `int16_products` and INTEGER_CONVERTERS.
+- Operators of int16, and DIV, L2_NORMALIZATION, LOG_SOFTMAX and PRELU of 8 bits: those of the portable
+  kernels, see `int16_products` and INTEGER_CONVERTERS.
 - AVERAGE_POOL_2D: exact, see `convert_pool2d`.
 - SOFTMAX, LOGISTIC and TANH of 8 bits: float here, fixed-point tables in TFLite; results differ by one
   level, rarely two.
