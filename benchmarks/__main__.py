@@ -1,10 +1,10 @@
 """`./kiln bench`: Kiln and its peers on the same model files in one run; `profile`: the time of each step.
 
 `int8`: models in float32 and quantised, with peers. `weights`: products of one row, against the speed of
-memory. `variants`: every variant of a target beside its base. `microcontrollers`: instructions and sizes on
-emulated machines without an operating system. `operators`: models of one to three operators beside ONNX
-Runtime. `stream`: inputs of many sizes, through buckets and through peers that take any size. `dispatch`: the
-choice of a bucket. `farm`: builds on 1 to 256 workers.
+memory. `variants`: every variant of a target, compared with its base. `microcontrollers`: instructions and
+sizes on emulated machines without an operating system. `operators`: models of one to three operators,
+compared with ONNX Runtime. `stream`: inputs of many sizes, through buckets and through peers that take any
+size. `dispatch`: the choice of a bucket. `farm`: builds on 1 to 256 workers.
 
 Compared: writes times.csv, footprints.csv, report.md and times-<threads>.svg; prints report.md.
 Profiled: writes profile-<target>-<model>-<threads>.md and .csv; prints the slowest steps.

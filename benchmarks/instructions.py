@@ -1,8 +1,8 @@
-"""`./kiln bench instructions`: how many instructions a run takes on 64-bit ARM, Kiln beside XNNPACK (LiteRT).
+"""`./kiln bench instructions`: instructions of a run on 64-bit ARM, of Kiln and of XNNPACK (LiteRT).
 
 No ARM machine is needed: QEMU runs the same worker as on this machine, in Debian's Python for arm64, and the
 plugin of plugin.py counts. The count of one run is subtracted from that of three, so the start, loading and
-the first run are left out. Instructions are not times; they show the work beside multiply-adds.
+the first run are left out. Instructions are not times; they show the work for each multiply-add.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`./kiln bench variants`: the variants of a target beside its base and `host`: bytes, golden vectors, speed.
+"""`./kiln bench variants`: the variants of a target, its base and `host`: bytes, golden vectors, speed.
 
 Each model is built and tested for each target, so that every variant has run the golden vectors where
 something can run it. Then one vector runs with each variant: instructions are counted in QEMU (plugin.py),
@@ -62,7 +62,7 @@ class Row:
     opened: str = "–"
 
     def cells(self, base: Row, host: Row | None) -> list[str]:
-        """A row of the table, beside the target's `base`, and `host` where this machine runs the target."""
+        """A row of the table, compared with the target's `base`, and with `host` if this machine runs it."""
         sizes = [f"{size:,}" for size in (self.code, self.params, self.params_alone)]
         return [
             self.target, self.model, self.variant, *sizes,

@@ -1,1 +1,1 @@
-"""`./kiln bench operators`: models of one to three operators beside ONNX Runtime, the greatest loss first."""
+"""`./kiln bench operators`: models of one to three operators in Kiln and in ONNX Runtime, by loss."""

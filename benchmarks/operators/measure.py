@@ -1,4 +1,4 @@
-"""Times built cases beside ONNX Runtime: python -m benchmarks.operators.measure FOLDER FROM TO SECONDS.
+"""Times built cases and ONNX Runtime: python -m benchmarks.operators.measure FOLDER FROM TO SECONDS.
 
 Runs in one process on the core that it is pinned to. Each case has five turns of each, alternately; a turn's
 result is the fastest of its runs, that of a case the median over the turns. Prints a line of JSON per case.

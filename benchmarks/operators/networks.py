@@ -19,7 +19,7 @@ def blocks() -> Iterator[Case]:
 
 
 def _normalised() -> Iterator[Case]:
-    """Normalisations beside what stands around them."""
+    """Normalisations with the operators around them."""
     case = Case("block layer_norm 1x96x28x28 channels first")
     x = case.node("Transpose", case.input([1, 96, 28, 28]), perm=[0, 2, 3, 1])
     x = case.node("LayerNormalization", x, case.weight(96), case.weight(96), axis=-1)

@@ -1,4 +1,4 @@
-"""`./kiln bench operators`: models of one to three operators beside ONNX Runtime, where time is lost first.
+"""`./kiln bench operators`: models of one to three operators in Kiln and in ONNX Runtime, by loss.
 
 The cases are built for one target or variant, and timed on one core in turns with ONNX Runtime, which takes
 whatever vectors the processor has. `operators-<target>.md` lists all of them.

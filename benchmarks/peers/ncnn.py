@@ -21,7 +21,7 @@ SHORT = {"float32": "f32", "float16": "f16", "int64": "i64", "int32": "i32", "in
 
 
 def convert(source: Path, interface: Interface, folder: Path) -> Path:
-    """The .param of the pair .param and .bin. pnnx writes beside its input, so it gets a copy."""
+    """The .param of the pair .param and .bin. pnnx writes next to its input, so it gets a copy."""
     spec = importlib.util.find_spec("pnnx")  # importing it would need PyTorch; the program in it does not
     if spec is None or spec.origin is None:
         raise RuntimeError("pnnx is not installed")

@@ -88,7 +88,7 @@ g (float[16] x, bool c) => (float[16] y) {
              else_branch = b () => (float[16] r) { r = Abs(x) }>
 }
 """
-# Branches of convolutions, whose layout is that of what comes before and behind them.
+# Branches of convolutions, whose layout is that of what comes before and after them.
 CONVOLUTIONS = """
 g (float[1,3,9,9] x, bool c) => (float[1,4,7,7] y, float[4] m) {
   h = Conv(x, w0)

@@ -33,7 +33,7 @@ SAMPLE: dict[str, tuple[int, ...]] = {
     "GroupNormalization": (6,),  # a scale for each group
     "Hardmax": (3,),
     "LayerNormalization": (0, 105),  # float64; the deviation of one element
-    "LpPool": (2,),  # windows that end behind all elements
+    "LpPool": (2,),  # windows that end after all elements
     "MaxPool": (3,),  # ceil_mode along a dynamic axis
     "Pad": (1, 3),  # a mode that cuts and pads; wrapped around an axis that is shorter
     "Resize": (7,),  # the rounding of operator set 10

@@ -65,7 +65,7 @@ def _by_tvm(compiled: Any, func: tvm.tirx.PrimFunc, inputs: list[Array]) -> list
 
 
 class _Arena:
-    """The bytes behind each tensor of one group; views of one tensor share them."""
+    """The bytes after each tensor of one group; views of one tensor share them."""
 
     def __init__(self, compiled: Compiled) -> None:
         self.compiled = compiled

@@ -86,7 +86,7 @@ def _bytes_of(compiled: Compiled, name: str) -> int:
 
 
 def _program(compiled: Compiled, cases: list[tuple[Array, Array, Array]]) -> tuple[str, bytes]:
-    """C that runs each step twice, its tensors against the page before and behind; the data it reads."""
+    """C that runs each step twice, its tensors against the page before and after; the data it reads."""
     prototypes, calls, blob = set(), [], b""
     for number, (step, (x, right, want)) in enumerate(zip(compiled.steps, cases, strict=True)):
         source, weights, output, *scratch = step.args

@@ -24,7 +24,7 @@ def conv(x: Any, inputs: int, outputs: int, size: int = 1, groups: int = 1) -> A
 
 
 def _branches(x: Any) -> Any:
-    """Of every family, odd widths; behind it a 1x1 convolution."""
+    """Of every family, odd widths; after it a 1x1 convolution."""
     a = op.nn.relu(conv(x, 7, 5))
     b = op.nn.silu(conv(a, 5, 17, 3))
     c = conv(x, 7, 7, 3, groups=7)

@@ -68,7 +68,7 @@ g (float[2] x, int64 trips) => (float[2] y, float total) <bool yes = {1}, float 
       u = Add(t, e) }>
 }
 """
-# A value that grows by two rows in each iteration, behind those that it starts with.
+# A value that grows by two rows in each iteration, after those that it starts with.
 GROWN = """
 g (float[n,3] x, float[3] s, float[2,3] first) => (float[m,3] all, float[3] last, float[k,3] rows)
 <bool yes = {1}, int64[1] axis = {0}, int64 zero = {0}> {

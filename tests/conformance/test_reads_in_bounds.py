@@ -1,4 +1,4 @@
-"""Kernels read nothing before the first and behind the last element of an input, whatever a condition says.
+"""Kernels read nothing before the first and after the last element of an input, whatever a condition says.
 
 The kernels run in a process of their own: a read outside of fenced memory ends it. ONNX's node tests run so.
 """

@@ -24,7 +24,7 @@ from records import golden_file
 
 from . import tiny
 
-# A pair of kernels for each bucket. t is y's copy in the arena, with rows of `room` elements: behind the real
+# A pair of kernels for each bucket. t is y's copy in the arena, with rows of `room` elements: after the real
 # ones of the bucket that pads lie zeros.
 _PAIR = """
 void sized_scale_NAME(const float *x, const float *mask, const float *w, float *t, int32_t width,

@@ -15,7 +15,7 @@ from .pages import follow, section
 
 
 def write_network(path: Path) -> None:
-    """Two dense layers, of 8 to 16 and back, each with ReLU behind it."""
+    """Two dense layers, of 8 to 16 and back, each with a ReLU after it."""
     nodes = [
         helper.make_node("MatMul", ["x", "w1"], ["a"]),
         helper.make_node("Add", ["a", "b1"], ["b"]),

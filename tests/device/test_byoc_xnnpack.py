@@ -13,7 +13,7 @@ from onnx import helper
 
 from .building import Project
 
-# Sizes that divide into nothing; XNNPACK reads 16 bytes behind pixels of 3 and of 70 channels.
+# Sizes that divide into nothing; XNNPACK reads 16 bytes after pixels of 3 and of 70 channels.
 YAML = """
 source: {kind: file, path: ../mixed.onnx}
 format: onnx

@@ -33,7 +33,7 @@ from kiln.sources.triton_wheel import triton_folder  # noqa: E402
 CLOCK = 1750  # cycles in a microsecond
 GAP = 1.2  # microseconds between two launches of a graph
 EARLY_GAP = 0.5  # the same, if the second one's blocks are on the GPU already and wait there
-FIXED = 1050  # cycles of a block beside its loop, of which LAUNCHED are not instructions
+FIXED = 1050  # cycles of a block outside of its loop, of which LAUNCHED are not instructions
 LAUNCHED = 450
 SMALL, BANDWIDTH = 0.8, 2.5e6  # a kernel without a product: microseconds, and bytes in one
 MULTIPROCESSORS, SHARED = 132, 227 << 10

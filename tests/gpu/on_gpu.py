@@ -13,8 +13,8 @@ In this order, each step with its own time limit, and on after a failure:
    numbers as float32, and the times of both;
 6. torch: PyTorch's eager, CUDA graph and torch.compile times of the models that torchvision and timm have;
 7. ncu: hardware counters of each kernel of each bundle, into FOLDER/<case>.ncu.csv.
-Parameters in pieces are put together from the parts beside this one. When M minutes are over, what is left is
-reported as not run.
+Parameters in pieces are put together from the parts next to this one. When M minutes are over, the steps
+that are left are reported as not run.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ MODEL:PRECISION:BACKENDS, built for the target cuda_sm90; MODEL may be an .onnx 
 for batches of N; without any, CASES. --bundle adds a bundle that is there already, --candidates a folder of
 candidates of the goal `tune`; without any of them the candidates of TUNED are built. All is divided into
 folders part0, part1, ... of at most MIB MiB each; larger parameters are files in pieces, which
-lie in several parts. `python3 part0/on_gpu.py` runs one part, with the pieces in the parts beside it.
+lie in several parts. `python3 part0/on_gpu.py` runs one part, with the pieces in the parts next to it.
 """
 
 from __future__ import annotations

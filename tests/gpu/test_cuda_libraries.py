@@ -1,4 +1,4 @@
-"""Libraries that are loaded beside the driver, against stand-ins that compute on this processor.
+"""Libraries that are loaded besides the driver, with stand-ins that compute on this processor.
 
 What is tested: results in every bucket, what is asked of the library and when, that all is given back, each
 call's failure, and a library that is not there. What is not: the libraries themselves.

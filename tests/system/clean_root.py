@@ -5,7 +5,7 @@
    package whose SHA-256 stands here.
 2. A `System` is unpacked from it, with a copy of the project and a user who is not root.
 3. Commands run there in a mount and process namespace of their own: whatever happens, nothing stays mounted
-   and no process stays behind. /proc/cpuinfo says that the processor is an x86-64-v3 without any extension,
+   and no process is left. /proc/cpuinfo says that the processor is an x86-64-v3 without any extension,
    and cores are as the machine has them.
 
 Needs root, Linux and mmdebstrap.

@@ -69,7 +69,7 @@ class LoweredTensor:
     slack: int = 0
 
     def record(self, box: Box | None = None) -> TensorRecord:
-        """The tensor in steps.json; `bytes`: its size at the greatest sizes of `box`, with slack."""
+        """The tensor in steps.json, with its bytes at the greatest sizes of `box`, slack included."""
         elements = 1
         for size in self.shape:
             elements *= sizes.bounds(size, box or {})[1]

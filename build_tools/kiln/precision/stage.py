@@ -21,9 +21,9 @@ def run(args: PrecisionStage) -> None:
     """Write precision.json: by vector and output the greatest error against the reference, and the limit.
 
     An error is null if it is not finite: a NaN or an infinity that the reference does not have. `failed` is
-    the reason for missing errors if the host cannot run the model's functions, otherwise null. `not_finite`:
-    by function, how many values that it stored in 16 bits are infinite or NaN though its operands are finite,
-    such as a float16 beyond 65504; a line is printed if there are any.
+    the reason for missing errors if the host cannot run the model's functions, otherwise null. `not_finite`
+    has for each function the number of values that it stored in 16 bits and that are infinite or NaN though
+    its operands are finite, such as a float16 beyond 65504; a line is printed if there are any.
     """
     config = read(PrecisionConfig, args.config)
     precision, weights = config.precision, config.weights

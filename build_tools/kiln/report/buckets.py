@@ -49,7 +49,7 @@ def code_rows(plan: Plan, kernels: Mapping[str, int]) -> list[CodeOfBucket]:
 def variant_rows(plan: Plan, kernels: Mapping[str, int]) -> list[CodeOfVariant]:
     """For each variant the bytes of the kernels that it calls, and of the kernels that only it calls.
 
-    `kernels`: linked bytes by symbol. `features`: the processor features that the variant requires.
+    `kernels`: linked bytes by symbol.
     """
     variants = [] if plan.cpu is None else plan.cpu.variants
     called = [called_by(plan, variant.name) for variant in variants]

@@ -41,7 +41,7 @@ _chosen: list[str | None] = []
 
 
 def choose(text: str) -> None:
-    """Use the folder or URL `text` instead of KILN_CACHE; `none`: no cache.
+    """Use the folder or URL `text` instead of KILN_CACHE; no cache if it is "none".
 
     Raises KilnError for a folder that cannot be created, a wrong URL, and a package that is missing.
     """

@@ -99,7 +99,7 @@ def cut(graph: TfliteGraph) -> None:
             axis -= 1
         elif how == "ellipsis" and not masks["ellipsisMask"] and not skipped and graph.choice.random() < 0.5:
             count = graph.choice.randint(1, x.rank - axis)
-            # The entries behind an ellipsis are those of the last axes.
+            # The entries after an ellipsis are those of the last axes.
             masks["ellipsisMask"] |= 1 << at
             one, made = (0, 0, 1), list(x.shape[axis : axis + count])
             axis += count - 1

@@ -180,7 +180,7 @@ def test_profile_puts_the_lowest_share_first_each_against_the_ceiling_that_binds
     first, second, last = text.splitlines()[-3:]
     assert first == "| add (k1) | 0 | 1.0 | 25.0% | 0.5 | – | 16.0 | 40% | 40% | memory |"
     assert second == "| conv2d (k0) | 1 | 3.0 | 75.0% | 33.3 | 33% | 5.7 | 57% | 57% | memory |"
-    assert last.startswith("| view (k0) | 2 | 0.0 | 0.0% |")  # takes no time, so it comes behind
+    assert last.startswith("| view (k0) | 2 | 0.0 | 0.0% |")  # takes no time, so it comes last
     rows = list(csv.DictReader(io.StringIO(table(made, ceilings))))
     assert [row["of_peak"] for row in rows] == ["", "0.3333", ""]
     assert [row["bound"] for row in rows] == ["memory", "memory", ""]

@@ -226,7 +226,7 @@ def test_unknown_arguments_are_named_with_the_nearest(words: str, line: str) -> 
 
 
 def test_words_in_any_order() -> None:
-    """Models may stand before, between and behind options; what SCons knows reaches it as it is."""
+    """Models may stand before, between and after options; what SCons knows reaches it as it is."""
     for words in ("size a.onnx b.onnx --target host -n", "size --target host -n a.onnx b.onnx"):
         assert list(parse(words.split()).words) == ["target=host", "model=a.onnx,b.onnx", "size", "-n"]
     assert "model=a.onnx,b.onnx" in parse(["size", "a.onnx", "--target", "host", "b.onnx"]).words

@@ -131,7 +131,7 @@ def test_nothing_to_reduce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_cannot_be_read_or_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of the user that are wrong are named before anything is built; no part is left behind."""
+    """Files of the user that are wrong are named before anything is built; no part is left."""
     monkeypatch.setattr(reduce, "compare_model", lambda *given: pytest.fail("it was built"))
     net, damaged = network(tmp_path / "net.onnx"), tmp_path / "damaged.onnx"
     damaged.write_bytes(b"damaged")

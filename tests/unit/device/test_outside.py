@@ -59,7 +59,7 @@ def test_sizes_without_a_bucket() -> None:
 
 
 def test_the_dimension_that_no_bucket_serves() -> None:
-    """By itself, beside the others as they are, or not at all with these others."""
+    """A dimension that no bucket serves by itself, or not at the sizes of the other dimensions."""
     both = golden(
         Box(name="a", dims={"batch": part("exact", 1, 1), "width": part("pad", 8, 16, 8)}),
         Box(name="b", dims={"batch": part("range", 4, 6), "width": part("exact", 32, 32, 8)}),

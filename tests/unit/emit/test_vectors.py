@@ -85,7 +85,7 @@ def test_steps_count_from_a_size_on() -> None:
     assert scalar_kernels(plan, vectors, 801) == set()
 
 
-# What has been scalar once: pictures of three planes, one channel behind a transpose, sums of short rows.
+# What has been scalar once: pictures of three planes, one channel after a transpose, sums of short rows.
 CASES: dict[str, tuple[tuple[int, ...], Any]] = {
     "planes": ((1, 3, 64, 64), lambda x: op.permute_dims(x, [0, 2, 3, 1])),
     "phases": ((1, 40, 40, 2, 2, 1), lambda x: op.sigmoid(op.permute_dims(x, [0, 1, 3, 2, 4, 5]))),

@@ -194,7 +194,7 @@ def cut(path: Path, begin: int, end: int, step: int) -> Path:
     ],
 )
 def test_slices_of_a_dynamic_axis(tmp_path: Path, begin: int, end: int, step: int) -> None:
-    """From the end of the axis, too, behind an operator that LiteRT's reference kernels lack."""
+    """From the end of the axis, too, after an operator that LiteRT's reference kernels lack."""
     path = cut(tmp_path / "m.tflite", begin, end, step)
     module, interface = imported(path, {"batch": (3, 8)}, {"x": ["batch", 4]})
     assert "if_then_else" not in str(interface.outputs[0].shape)

@@ -1,4 +1,4 @@
-"""TFLite files as ai-edge-quantizer writes them: operators by their new number alone, weights behind a
+"""TFLite files as ai-edge-quantizer writes them: operators by their new number alone, weights after a
 DEQUANTIZE, and float operators with weights of 8 and 4 bits."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def new_numbers(path: Path) -> Path:
 
 
 def upsampling(path: Path, *, dequantised: bool) -> Path:
-    """A TRANSPOSE_CONV of floats with int8 weights, which it reads directly or behind a DEQUANTIZE."""
+    """A TRANSPOSE_CONV of floats with int8 weights, which it reads directly or after a DEQUANTIZE."""
     options = schema.TransposeConvOptionsT()
     options.strideW = options.strideH = 2
     options.padding = schema.Padding.VALID

@@ -1,4 +1,4 @@
-"""Types of tensors behind operators that ONNX's own inference does not know."""
+"""Types of tensors after operators that ONNX's own inference does not know."""
 
 from __future__ import annotations
 

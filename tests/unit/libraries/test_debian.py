@@ -52,7 +52,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_files_are_taken_out_and_kept(mirror: str, tmp_path: Path) -> None:
     debian.fetch(deb(), tmp_path / "one", ["file:///nowhere/", mirror])
     assert (tmp_path / "one" / "lib" / "libx.so.0").read_bytes() == FILES["usr/lib/libx.so.0"]
-    # A second time without any archive; a second licence goes behind the first.
+    # A second time without any archive; a second licence goes after the first.
     debian.fetch(deb(), tmp_path / "two", [])
     debian.fetch(
         Deb(PATH, {"usr/share/doc/libx0/copyright": ("licence.txt", sha(b"free\n"))}), tmp_path / "two", []

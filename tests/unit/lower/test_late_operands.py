@@ -62,14 +62,14 @@ def test_an_operand_before_the_anchor(case: str, operator: Any) -> None:
 
 
 def test_nothing_moves_into_a_loop() -> None:
-    """An operand from before a loop stays there; one of the same iteration moves behind the product."""
+    """An operand from before a loop stays there; one of the same iteration moves after the product."""
     before, inside = _GraphNode(0, [], 0), _GraphNode(0, [], 1)
     anchor, reader = _GraphNode(4, [], 1), _GraphNode(1, [0, 1, 2], 1)
     assert _late_bindings([before, inside, anchor, reader]) == {1}
 
 
 def test_an_operand_of_one_behind_the_anchor_moves() -> None:
-    """The reader of an early operand may already be behind the product."""
+    """The reader of an early operand may already be after the product."""
     early, anchor = _GraphNode(2, [], 0), _GraphNode(4, [], 0)
     other, reader = _GraphNode(0, [0], 0), _GraphNode(1, [1, 2], 0)
     assert _late_bindings([early, anchor, other, reader]) == {0}

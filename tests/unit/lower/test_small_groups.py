@@ -41,7 +41,7 @@ def test_code_grows_with_the_length_of_a_chain() -> None:
 
 @pytest.mark.parametrize("length, parts", [(1, 1), (7, 1), (8, 2), (40, 6)])
 def test_a_group_holds_so_many_operators(length: int, parts: int) -> None:
-    """An element behind n of these operators holds 2^n - 1: seven fit, the eighth is a kernel of its own."""
+    """An element after n of these operators holds 2^n - 1: seven fit, the eighth is a kernel of its own."""
     assert LARGEST_TREE == 128
     mod = small_groups(annotated(length))
     opaque = [v.name_hint for v, f in mod.functions_items() if v.name_hint.endswith("_apart")]

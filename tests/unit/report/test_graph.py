@@ -89,7 +89,7 @@ def node(name: str, op: str, inputs: str, output: str, elements: int) -> SourceN
 
 
 def test_steps_get_the_nodes_of_their_kind_and_size_in_order() -> None:
-    """The addition behind two convolutions belongs to the step that reads a second tensor."""
+    """The addition after two convolutions belongs to the step that reads a second tensor."""
     nodes = [
         node("c1", "Conv", "x w1", "a", 8), node("c2", "Conv", "a w2 b2", "b", 8),
         node("sum", "Add", "a b", "s", 8), node("r", "Relu", "s", "t", 8), node("c3", "Conv", "t w3", "y", 4),

@@ -35,7 +35,7 @@ SHAPES: list[Dims] = [[(0, 1), N, (0, 4)], [N, (0, 4)], [(0, 2), (0, 3), N], [(0
 
 @dataclass
 class Graph:
-    """A graph that grows: every step adds nodes behind a tensor that is there."""
+    """A graph that grows: every step adds nodes after a tensor that is there."""
 
     draw: random.Random
     tensors: list[Tensor]
@@ -62,7 +62,7 @@ class Graph:
         return self.draw.choice(open_ if open_ and self.draw.random() < 0.8 else range(len(dims)))
 
     def along_n(self, name: str, dims: Dims) -> str:
-        """`name` of size n with axes behind it, to go with an axis of `dims` that is n."""
+        """`name` of size n with axes after it, to go with an axis of `dims` that is n."""
         behind = len(dims) - 1 - dims.index(N)
         axes = self.constant(np.arange(1, behind + 1))
         return self.add("Unsqueeze", [name, axes], [N] + [(0, 1)] * behind)[0] if behind else name
