@@ -126,7 +126,8 @@ class Emulated:
                 arguments=", ".join(f"a[{index}]" for index in range(self._words)),
             )
         )
-        flags = ["-O2", *link_flags(target, "none")]
+        # As Bundle.link_program has them: for other flags zig makes its library of functions again.
+        flags = ["-Os", "-g", *link_flags(target, "none")]
         program = link(target, [source], flags, libraries=[path], work=folder / "program", name=path.stem)
         emulator, command = emulator_of(target)
         self._command = [command, *emulator.args, *sysroot(target), str(program)]

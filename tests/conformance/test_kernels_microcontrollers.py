@@ -146,7 +146,8 @@ def run_steps(
     source.write_text(text)
     blob.write_bytes(data_read)
     parts = bare.parts(target, folder)
-    flags = ["-Os", *link_flags(target, "none", entry=None), *parts.flags]
+    # As Bundle.link_program has them: for other flags zig makes its library of functions again.
+    flags = ["-Os", "-g", *link_flags(target, "none", entry=None), *parts.flags]
     program = link(
         target, [source, compiled.object, *parts.sources], flags,
         include=parts.include, work=folder / "work", name="program",

@@ -96,7 +96,8 @@ def linked(name: str, folder: Path, changed: Target | None = None) -> tuple[Path
     source = folder / "program.c"
     source.write_text(PROGRAM)
     parts = bare.parts(target, folder)
-    flags = ["-Os", *link_flags(target, "none", entry=None), *parts.flags]
+    # As Bundle.link_program has them: for other flags zig makes its library of functions again.
+    flags = ["-Os", "-g", *link_flags(target, "none", entry=None), *parts.flags]
     program = link(
         target, [source, *parts.sources], flags, include=parts.include, work=folder / "work", name="program"
     )
@@ -317,7 +318,7 @@ def test_what_cannot_be_linked_is_one_line(tmp_path: Path) -> None:
         link(
             target,
             [source, *parts.sources],
-            ["-Os", *link_flags(target, "none", entry=None), *parts.flags],
+            ["-Os", "-g", *link_flags(target, "none", entry=None), *parts.flags],
             include=parts.include,
             work=tmp_path / "work",
             name="program",

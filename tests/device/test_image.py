@@ -80,7 +80,8 @@ def build_program(folder: Path, target: Target, bundle: Path) -> Path:
     sources = [Path(__file__).with_name("image_swap.c"), VERIFIER / "kiln_verify.c"]
     sources += [VERIFIER / "monocypher.c", VERIFIER / "monocypher-ed25519.c"]
     threads = target.deployment != "freestanding"
-    flags = ["-O2", *link_flags(target, "pthread" if threads else "none", entry=None)]
+    # As Bundle.link_program has them: for other flags zig makes its library of functions again.
+    flags = ["-Os", "-g", *link_flags(target, "pthread" if threads else "none", entry=None)]
     if threads:
         sources.append(PROGRAMS / "image_place.c")
         flags.append("-DTHREADS")

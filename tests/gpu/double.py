@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from kiln.byoc.backends.cutlass import include_folders
-from kiln.config import load_target
+from kiln.config import Target, load_target
 from kiln.emit.cuda_conversions import KERNEL as CONVERSION
 from kiln.sources.cuda_toolkit import cuda_toolkit
-from kiln.toolchain import compiler_command, run
+from kiln.toolchain import compiler_command, link
 
 # Kind of machine → the target whose C compiler and CPU the stand-ins are compiled with.
 BASELINES = {"x86_64": "x86_64_v2", "aarch64": "aarch64"}
@@ -25,15 +25,22 @@ _FIRST = re.compile(r'^(extern "C" __global__|struct kiln_conversion )', re.MULT
 _BARRIER = re.compile(r"\b__(syncthreads|syncwarp|shfl_\w+)\(")
 
 
-def zig(language: str, arguments: Sequence[str]) -> None:
-    """Compile for this kind of machine, with caches as a build has them. `language`: cc or c++.
+def compiler(language: str) -> tuple[Target, list[str]]:
+    """The target of the stand-ins, and zig's command that compiles for it. `language`: cc or c++.
 
     Without a target zig would compile for the very processor that it runs on. The stand-ins are compiled for
     the least one that Kiln's targets name, so they and the numbers that they compute are the same everywhere.
     """
-    command = compiler_command(load_target(BASELINES.get(platform.machine(), "x86_64_v2")))
+    target = load_target(BASELINES.get(platform.machine(), "x86_64_v2"))
+    command = compiler_command(target)
     command[command.index("cc")] = language
-    run([*command, *arguments], "compiling a stand-in")
+    return target, command
+
+
+def zig(language: str, arguments: Sequence[str]) -> None:
+    """Compile and link for this kind of machine, with caches as a build has them. `language`: cc or c++."""
+    target, command = compiler(language)
+    link(target, [*command, *arguments], "compiling a stand-in")
 
 
 def driver(folder: Path) -> Path:
