@@ -77,7 +77,7 @@ def improved(
             equalised_quantiser.calibrate(fit, options.method, options.activations)
             figures = figures_of(equalised_quantiser)
             equalised = options.equalise == "yes" or figures.snr >= best.snr + _GAIN
-            changes.append(Change(f"channels of {groups} groups equalised", figures, equalised))
+            changes.append(Change(f"channels equalised, in {groups} group{'s' * (groups != 1)}", figures, equalised))
             chosen, best = (equalised_quantiser, figures) if equalised else (chosen, best)
     if options.correct_bias != "no":
         figures = figures_of(chosen.corrected(fit))
