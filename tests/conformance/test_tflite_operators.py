@@ -77,7 +77,7 @@ _INTEGERS = """
     QUANTIZE/int16_int8 REDUCE_MAX/int8keep SUM/int8 SUM/uint8keep
     TRANSPOSE_CONV/int8_1_3_bias TRANSPOSE_CONV/uint8_same
     DIV/int16_act3 DIV/int8_both L2_NORMALIZATION/int8 L2_NORMALIZATION/uint8 LEAKY_RELU/int16_-0.5
-    LOG_SOFTMAX/int8 LOG_SOFTMAX/uint8_5
+    LOG_SOFTMAX/int8 LOG_SOFTMAX/uint8_5 BATCH_MATMUL/int8_43 BATCH_MATMUL/int8_batches
     MEAN/int16keep PRELU/int8 PRELU/uint8_full SUB/int16broadcast SQRT/int16
 """
 

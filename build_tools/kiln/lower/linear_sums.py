@@ -78,6 +78,8 @@ def read_sum(rewriter: CallRewriter, expr: Any) -> LinearSum | None:
         return LinearSum((), fixed.astype("float64"))
     if name in ("relax.mean", "relax.sum"):
         return _mean(rewriter, call)
+    if name == "relax.matmul":
+        return _matmul(rewriter, call)
     if name == "relax.astype" and str(call.args[0].ty.dtype) == "int32":
         data, bias = call.args[0], np.array(0.0)
         inner = rewriter.definition(data)
@@ -123,6 +125,34 @@ def _mean(rewriter: CallRewriter, call: Any) -> LinearSum | None:
     assert term.bound is not None
     bias = np.array(-scale * zero * count / share)
     return LinearSum((replace(term, data=total, bound=term.bound * count),), bias)
+
+
+def _matmul(rewriter: CallRewriter, call: Any) -> LinearSum | None:
+    """The product of two dequantised tensors that no kernel of bytes takes, such as one of unlike batches."""
+    parts = [_operand(rewriter, argument) for argument in call.args]
+    terms = (shape_of(call.args[0]) or ())[-1:]
+    if None in parts or not terms or not isinstance(terms[0], int):
+        return None
+    first, second = (part for part in parts if part is not None)
+    bound = (first.bound or 0) * (second.bound or 0) * terms[0]
+    if bound >= 1 << 31:
+        return None
+    product = rewriter.emit(relax.op.matmul(first.data, second.data, out_dtype="int32"))
+    return LinearSum((Term(product, first.factor * second.factor, bound),), np.array(0.0))
+
+
+def _operand(rewriter: CallRewriter, expr: Any) -> Term | None:
+    """A dequantised tensor of bytes, perhaps with its axes permuted, as its levels less their zero point."""
+    call = rewriter.definition(expr)
+    axes = integers(call.attrs.axes) if operator(call) == "relax.permute_dims" and call.attrs.axes else None
+    leaf = dequantised(rewriter, call.args[0] if axes else expr)
+    if leaf is None:
+        return None
+    data, scale, zero = leaf
+    term = _levels_less_zero(rewriter, LinearSum((_levels_of(data, scale),), np.array(-scale * zero)))
+    if term is None or axes is None:
+        return term
+    return replace(term, data=rewriter.emit(relax.op.permute_dims(term.data, axes)))
 
 
 def _limited(name: str, left: LinearSum, right: LinearSum) -> LinearSum | None:
