@@ -35,8 +35,7 @@ def split_parameters(
     """The parameters in the order of their parts, their locations, and the parts.
 
     Changes `buckets` and `states`. With one region for parameters, nothing changes and there are no parts.
-    Raises KilnError for
-    parameters in a file, and for regions that are too small.
+    Raises KilnError for parameters in a file, and for regions that are too small.
     """
     regions = regions_of(target.memory, "parameters")
     if len(regions) < 2 or not payload:

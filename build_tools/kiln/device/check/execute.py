@@ -61,63 +61,55 @@ def execute(
     vectors: Sequence[Sequence[Array]],
     dtypes: Sequence[str],
     *,
-    check: bool = False,
-    refused: Sequence[Sequence[Sequence[int]]] = (),
+    refused: Sequence[Sequence[Sequence[int]]] | None = None,
     timeout: float = TIMEOUT,
     variant: str | None = None,
     runs: int = 1,
 ) -> Outcome:
     """Start `program` once and run it on every vector (one tensor per input).
 
+    `dtypes`: the element types of the outputs. `refused`: sets of shapes, one shape per input, that the model
+    must refuse: with these the program makes the checks of programs/run_vectors.c, without them none.
     `variant`: the variant of the model that must run; None: the one that kiln_open chooses. `runs`: vectors
     that follow one another before the state is set back; one by one: 1.
 
-    `dtypes` are the element types of the outputs. `check` adds the checks of programs/run_vectors.c, on
-    `refused` too: sets of shapes, one shape per input, that the model must refuse. Raises KilnError when the
-    program cannot be started, does not end within `timeout` seconds, or fails, with its reason.
+    Raises KilnError when the program cannot be started, does not end within `timeout` seconds, or fails, with
+    its reason.
     """
+    arguments = [] if variant is None else ["variant", variant]
+    arguments += ["runs", str(runs)] if runs > 1 else []
+    arguments += ["inputs.bin", "outputs.bin", "params.bin"]
+    arguments += ["check", "refused.bin"] if refused is not None else []
     try:
-        refused_vectors = refused if check else None
-        return _execute(bundle, program, runner, vectors, dtypes, refused_vectors, timeout, variant, runs)
+        with tempfile.TemporaryDirectory(prefix="kiln-vectors-") as folder:
+            input_file, output_file = Path(folder, "inputs"), Path(folder, "outputs")
+            input_file.write_bytes(encode(vectors))
+            send = {"inputs.bin": input_file, **bundle.library_files()}
+            if bundle.params.is_file():
+                send["params.bin"] = bundle.params
+            if refused is not None:
+                send["refused.bin"] = Path(folder, "refused")
+                shapes = encode_shapes(refused, len(vectors[0]) if vectors else 0)
+                send["refused.bin"].write_bytes(shapes)
+            fetch = {"outputs.bin": output_file}
+            done = runner.run(program, arguments, send=send, fetch=fetch, timeout=timeout)
+            if done.status != 0 or not output_file.is_file():
+                reason = (done.stderr.strip().splitlines() or ["no error message"])[-1]
+                raise KilnError(
+                    f"{bundle.folder}: the test program failed on {runner.description} "
+                    f"with status {done.status}: {reason}"
+                )
+            outputs = decode(output_file.read_bytes(), dtypes)
     except OSError as error:
         file_name = error.filename or tempfile.gettempdir()
         raise KilnError(f"{file_name}: cannot run the test program: {error.strerror or error}") from error
+    return _outcome(bundle, outputs, done.stdout)
 
 
-def _execute(
-    bundle: Bundle,
-    program: Path,
-    runner: Runner,
-    vectors: Sequence[Sequence[Array]],
-    dtypes: Sequence[str],
-    refused: Sequence[Sequence[Sequence[int]]] | None,
-    timeout: float,
-    variant: str | None,
-    runs: int,
-) -> Outcome:
-    with tempfile.TemporaryDirectory(prefix="kiln-vectors-") as folder:
-        input_file, output_file = Path(folder, "inputs"), Path(folder, "outputs")
-        input_file.write_bytes(encode(vectors))
-        send = {"inputs.bin": input_file, **bundle.library_files()}
-        if bundle.params.is_file():
-            send["params.bin"] = bundle.params
-        arguments = [] if variant is None else ["variant", variant]
-        arguments += ["runs", str(runs)] if runs > 1 else []
-        arguments += ["inputs.bin", "outputs.bin", "params.bin"]
-        if refused is not None:
-            outside = Path(folder, "refused")
-            outside.write_bytes(encode_shapes(refused, len(vectors[0]) if vectors else 0))
-            send["refused.bin"] = outside
-            arguments += ["check", "refused.bin"]
-        done = runner.run(program, arguments, send=send, fetch={"outputs.bin": output_file}, timeout=timeout)
-        if done.status != 0 or not output_file.is_file():
-            reason = (done.stderr.strip().splitlines() or ["no error message"])[-1]
-            raise KilnError(
-                f"{bundle.folder}: the test program failed on {runner.description} "
-                f"with status {done.status}: {reason}"
-            )
-        outcome = Outcome(outputs=decode(output_file.read_bytes(), dtypes))
-    for line in done.stdout.splitlines():
+def _outcome(bundle: Bundle, outputs: list[list[Array]], printed: str) -> Outcome:
+    """The results: the outputs, and the lines that the program printed."""
+    outcome = Outcome(outputs=outputs)
+    for line in printed.splitlines():
         match line.split("\t"):
             case ["variant", name]:
                 outcome.variant = name

@@ -105,7 +105,7 @@ def _execute(
     shapes = [case.shapes for case in cases]
     inputs = [vector.inputs for vector in vectors]
     outcome = execute(
-        bundle, program, runner, inputs, dtypes, check=True, refused=shapes, timeout=timeout, variant=variant,
+        bundle, program, runner, inputs, dtypes, refused=shapes, timeout=timeout, variant=variant,
         runs=bundle.runs(),
     )  # fmt: skip
     if len(outcome.outputs) != len(vectors) or len(outcome.nanoseconds) != len(vectors):
