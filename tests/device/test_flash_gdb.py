@@ -47,7 +47,13 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         out = folder / f"bare{mode}{cpu}.elf"
         if not out.exists():
             words = ["-target", "thumb-freestanding-eabi", f"-mcpu={cpu}", "-O1", "-g0", "-ffreestanding"]
-            words += ["-nostdlib", "-Wl,-e,reset", f"-Wl,-T,{BARE / 'link.ld'}", f"-DMODE={mode}"]
+            words += [
+                "-nostdlib",
+                "-rtlib=none",
+                "-Wl,-e,reset",
+                f"-Wl,-T,{BARE / 'link.ld'}",
+                f"-DMODE={mode}",
+            ]
             command = [sys.executable, "-m", "ziglang", "cc", *words, str(BARE / "main.c"), "-o", str(out)]
             toolchain.run(command, "bare program")
         return out

@@ -54,7 +54,14 @@ def bare_program(folder: Path) -> Path:
     """A program that doubles each byte of inputs.bin."""
     out = folder / "bare.elf"
     flags = ["-target", "thumb-freestanding-eabi", "-mcpu=cortex_m4", "-O1", "-g0", "-ffreestanding"]
-    flags += ["-nostdlib", "-Wl,-e,reset", f"-Wl,-T,{BARE / 'link.ld'}", "-DMODE=0", str(BARE / "main.c")]
+    flags += [
+        "-nostdlib",
+        "-rtlib=none",
+        "-Wl,-e,reset",
+        f"-Wl,-T,{BARE / 'link.ld'}",
+        "-DMODE=0",
+        str(BARE / "main.c"),
+    ]
     toolchain.run([sys.executable, "-m", "ziglang", "cc", *flags, "-o", str(out)], "bare program")
     return out
 
@@ -99,7 +106,7 @@ def test_what_is_missing_or_wrong_is_one_line(
     unpacked = load_device(yaml_of(tmp_path / "unpacked.yaml", "/none", kind="pyocd", pack="no.pack"))
     with pytest.raises(KilnError, match=r"device 'unpacked': transport.pack: .*/no.pack: no such file"):
         open_transport(unpacked)
-    with pytest.raises(KilnError, match="a word expected that does not begin with '-'"):
+    with pytest.raises(KilnError, match="one word expected, not beginning with '-'"):
         load_device(yaml_of(tmp_path / "option.yaml", "/none", kind="pyocd", chip="--script=a"))
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(
