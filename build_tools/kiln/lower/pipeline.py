@@ -30,6 +30,7 @@ from kiln.lower.channel_multipliers import channel_multipliers
 from kiln.lower.dims import Dims
 from kiln.lower.fixed_point import fixed_point
 from kiln.lower.fused_steps import GroupLowering
+from kiln.lower.fused_takes import fused_takes
 from kiln.lower.index_checks import index_checks
 from kiln.lower.integer_products import integer_products
 from kiln.lower.integer_weights import integer_weights
@@ -210,6 +211,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("padding_apart", keep_padding_separate, CPU),
         ("concats_apart", keep_concats_separate, CPU),
         ("resized_images", partial(resized_images, lowering), CPU),
+        ("fused_takes", fused_takes, CPU),
         ("late_operands", late_operands),
         ("small_groups", small_groups, GPU),
         ("fuse", relax.transform.FuseOps(2)),
@@ -219,10 +221,8 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("dead", relax.transform.DeadCodeElimination()),
         # subgraphs for libraries, found by the op info of fused groups
         *([] if external is None else external.after(params)),
-        # constants that a formula replaces
-        ("recompute", recompute(params)),
-        # three functions that would store the scores of attention become one
-        ("attention", partial(attentions, lowering), CPU),
+        ("recompute", recompute(params)),  # constants that a formula replaces
+        ("attention", partial(attentions, lowering), CPU),  # for three functions that would store the scores
         ("slices_in_place", slices_in_place, GPU),
         *([] if lowering.precision == "fp32" else [("padded_rows", padded_rows, GPU)]),
         ("precision", gpu.in_precision(lowering.precision, params), GPU),

@@ -22,6 +22,7 @@ def test_cpu_and_gpu_share_the_order_of_passes() -> None:
         "bfloat16",
         "padding_apart",
         "concats_apart",
+        "fused_takes",
         "multipliers",
         "resized_images",
         "attention",
