@@ -77,7 +77,8 @@ def improved(
             equalised_quantiser.calibrate(fit, options.method, options.activations)
             figures = figures_of(equalised_quantiser)
             equalised = options.equalise == "yes" or figures.snr >= best.snr + _GAIN
-            changes.append(Change(f"channels equalised, in {groups} group{'s' * (groups != 1)}", figures, equalised))
+            label = f"channels equalised, in {groups} group{'s' * (groups != 1)}"
+            changes.append(Change(label, figures, equalised))
             chosen, best = (equalised_quantiser, figures) if equalised else (chosen, best)
     if options.correct_bias != "no":
         figures = figures_of(chosen.corrected(fit))
