@@ -40,6 +40,19 @@ def reshape(path: Path, shape: tuple[int, ...]) -> Path:
     return write(path, tensors, schema.BuiltinOperator.RESHAPE, schema.ReshapeOptionsT(), [0, 1], [2])
 
 
+def test_quantised_functions_of_a_dynamic_axis_are_imported(tmp_path: Path) -> None:
+    """Converters that make functions for one size leave them to operators."""
+    kinds = schema.BuiltinOperator
+    grids = {"int16": (2**-12, 0, 2**-15, 0), "int8": (0.05, 0, 16 / 256, 127)}
+    for dtype, code in (("int16", kinds.LOGISTIC), ("int16", kinds.ABS), ("int8", kinds.LOG_SOFTMAX)):
+        scale, zero, unit, zero_of_result = grids[dtype]
+        x = Tensor("x", (1, 6), dtype, scale, zero, signature=(-1, 6))
+        y = Tensor("y", (1, 6), dtype, unit, zero_of_result, signature=(-1, 6))
+        path = write_graph(tmp_path / "m.tflite", [x, y], [Node(code, None, [0], [1], version=1)], [0], [1])
+        _, interface = imported(path, BATCH, {"x": ["batch", 6]})
+        assert interface.outputs[0].shape == ["batch", 6]
+
+
 def every_other(path: Path) -> Path:
     """Every other column of x, whose number the graph computes from the shape of x."""
     held = [("first", 1), ("last", 2), ("step", 1)]

@@ -130,9 +130,10 @@ def mean(node: TfliteOperands) -> Any:
 
     None, too, for as many terms as may overflow sums of 32 bits.
     """
-    grids, shape = int16_grids(node), node.shape(0)
+    grids = int16_grids(node)
     if grids is None:
         return None
+    shape = node.shape(0)
     axes = sorted({int(axis) % len(shape) for axis in node.constant_array(1).reshape(-1)})
     count = math.prod(shape[axis] for axis in axes)
     if not 0 < count < 1 << 16:

@@ -99,8 +99,11 @@ def _logarithm(sums: Any) -> Any:
 
 def log_softmax(node: TfliteOperands) -> Any:
     """LOG_SOFTMAX of int8 and uint8; TVM converts other types. None for scales that have no such kernel."""
-    source, result, shape = node.grid(0), node.result_grid(), node.shape(0)
-    if source is None or result is None or result != _RESULTS.get(source.dtype) or shape[-1] > _MOST:
+    source, result = node.grid(0), node.result_grid()
+    if source is None or result is None or result != _RESULTS.get(source.dtype):
+        return None
+    shape = node.shape(0)
+    if shape[-1] > _MOST:
         return None
     factor = factor_of(min(float(np.float32(source.scale)) * 2**_BITS, 2.0**31 - 1))
     if factor.shift < 1:

@@ -148,8 +148,11 @@ def _at(tensor: Any, at: tuple[Expr, ...]) -> Expr:
 
 def normalised(node: TfliteOperands) -> Any:
     """L2_NORMALIZATION of int8 and uint8 along the last axis; other types: `computing_ops`."""
-    source, result, shape = node.grid(0), node.result_grid(), node.shape(0)
-    if source is None or result is None or result != _NORM.get(source.dtype) or shape[-1] > _MOST_NORMALISED:
+    source, result = node.grid(0), node.result_grid()
+    if source is None or result is None or result != _NORM.get(source.dtype):
+        return None
+    shape = node.shape(0)
+    if shape[-1] > _MOST_NORMALISED:
         return None
     is_signed = source.dtype == "int8"
 

@@ -70,7 +70,9 @@ class Converter(CountedConverter):
         self.convert_map["WHERE"] = self.convert_where
         loops = PlanLoops(self)
         self.convert_map |= {LOOP_BEGIN: loops.begin, LOOP_END: loops.end, CHOOSE: loops.choose}
-        for name, converter in chain(CONVERTERS.items(), INTEGER_CONVERTERS.items()):
+        # Those in integers make functions for one size: of no use where imports at several sizes are merged.
+        integers = {} if symbols is None else INTEGER_CONVERTERS
+        for name, converter in chain(CONVERTERS.items(), integers.items()):
             self.convert_map[name] = self._with_own(converter, self.convert_map.get(name))
         for name in self.convert_map:
             self.convert_map[name] = self._named(name, self.convert_map[name])
