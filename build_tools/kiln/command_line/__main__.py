@@ -56,10 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         line = unforeseen.error_line(name, command.question, error)
     if command.json:
         name = next((word for word in words if "=" not in word and not word.startswith("-")), "")
-        with contextlib.suppress(BrokenPipeError):
+        try:
             _print(CommandAnswer(command=name, status=2, error=error_of(line)))
             return 2
-        return _reader_has_ended()
+        except BrokenPipeError:
+            return _reader_has_ended()
+        except OSError:  # such as a full disk: the answer cannot be given where it is asked for
+            _reader_has_ended()
     print(line, file=sys.stderr)
     return 2
 

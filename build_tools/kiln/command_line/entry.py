@@ -5,6 +5,7 @@ So does an installation without Kiln's dependencies, which only runs bundles; it
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import Any, NoReturn
@@ -17,6 +18,7 @@ def main() -> int:
     """Run the command of sys.argv; returns its exit status. See kiln.command_line.__main__."""
     signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, _interrupt)  # as Ctrl-C; SCons has handlers of its own while it builds
+    _open_standard_streams()
     try:
         if [word for word in sys.argv[1:] if word != "--json"] in (["--version"], ["-V"]):
             return _say_version()
@@ -28,6 +30,17 @@ def main() -> int:
     except ModuleNotFoundError as missing:
         text = str(not_installed(missing))
         return _failed("not-installed", text, f"kiln: error: {text}")
+
+
+def _open_standard_streams() -> None:
+    """Connect standard streams that are closed with /dev/null: other files would get their numbers."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
 
 
 def _interrupt(*_: object) -> NoReturn:

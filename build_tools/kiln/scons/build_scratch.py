@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kiln.files import atomic_write
 
-_PREFIX = "kiln-build-"
+_PREFIX = "kiln-stages-"
 
 
 class BuildScratch:

@@ -165,6 +165,21 @@ def test_a_closed_pipe_is_no_error() -> None:
 
 
 @pytest.mark.parametrize(
+    ("redirections", "status", "printed"),
+    [
+        ("<&- >&-", 0, ""),  # files that the command opens do not become its output
+        ("--json >/dev/full", 2, "kiln: error: No space left on device\n"),
+    ],
+)
+def test_an_output_that_takes_nothing(redirections: str, status: int, printed: str) -> None:
+    command = f"exec '{sys.executable}' build_tools/command.py list models {redirections}"
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=Path(__file__).parents[3], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (status, printed)
+
+
+@pytest.mark.parametrize(
     "words",
     [
         "evaluate resnet --data x.npz --outputs build/y.npz",
