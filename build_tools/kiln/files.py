@@ -8,11 +8,23 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from kiln.errors import KilnError
+
+_LEAST_FREE = 1 << 20  # bytes; with fewer, what ended without a reason has most likely met a full disk
+
+
+def full_disk(folders: Iterable[Path]) -> str | None:
+    """The sentence that one of these folders, of those that exist, has hardly any space left, or None."""
+    for folder in folders:
+        if folder.is_dir():
+            free = shutil.disk_usage(folder).free
+            if free < _LEAST_FREE:
+                return f"No space left on device? {folder} has {free} bytes left"
+    return None
 
 
 def atomic_write(path: str | os.PathLike[str], data: bytes | str, *, sync: bool = True) -> None:

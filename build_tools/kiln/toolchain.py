@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.errors import KilnError
+from kiln.files import full_disk
 from kiln.packages import missing_program
 from kiln.paths import cache_dir, data_dir
 
@@ -42,7 +43,6 @@ _OLDEST_CPU = {
 # Architectures on which compilers call functions of their own library for few operations, such as a
 # division of integers of 128 bits.
 _RARELY_CALL = ("x86_64", "aarch64", "riscv64")
-_LEAST_FREE = 1 << 20  # bytes; with fewer, a compiler that is killed has most likely met a full disk
 _TIMEOUT = 600.0  # seconds; the first use of zig for a target builds its C library
 
 
@@ -159,11 +159,9 @@ def _end(status: int) -> str:
     zig is aborted by the system where a file that it has mapped cannot grow.
     """
     text = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-    for folder in (Path.cwd(), Path(tempfile.gettempdir())):
-        free = shutil.disk_usage(folder).free
-        if free < _LEAST_FREE:
-            return f"{text}: No space left on device? {folder} has {free} bytes left"
-    return text
+    # The folder of builds may be a disk of its own.
+    full = full_disk([Path.cwd(), Path.cwd() / "build", Path(tempfile.gettempdir()), cache_dir()])
+    return text if full is None else f"{text}: {full}"
 
 
 def run(command: Sequence[str], purpose: str) -> None:

@@ -83,10 +83,16 @@ def test_how_a_silent_program_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for program, message in (("kill -ABRT $$", "killed by SIGABRT"), ("exit 3", "exit status 3")):
         with pytest.raises(KilnError, match=f"linking: 'sh -c {re.escape(program)} …' failed: {message}$"):
             toolchain.run(["sh", "-c", program], "linking")
-    full = shutil.disk_usage(tmp_path)._replace(free=4096)
-    monkeypatch.setattr(toolchain.shutil, "disk_usage", lambda folder: full)
-    with pytest.raises(KilnError) as raised:
-        toolchain.run(["sh", "-c", "kill -ABRT $$"], "linking")
-    assert str(raised.value).endswith(
-        f"killed by SIGABRT: No space left on device? {tmp_path} has 4096 bytes left"
+    usage, build = shutil.disk_usage(tmp_path), tmp_path / "build"
+    build.mkdir()
+    free: dict[Path, int] = {}
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda folder: usage._replace(free=free.get(Path(folder), 1 << 30))
     )
+    for full in (build, tmp_path):  # `build` may be a disk of its own
+        free[full] = 4096
+        with pytest.raises(KilnError) as raised:
+            toolchain.run(["sh", "-c", "kill -ABRT $$"], "linking")
+        assert str(raised.value).endswith(
+            f"killed by SIGABRT: No space left on device? {full} has 4096 bytes left"
+        )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -244,3 +245,14 @@ def test_both_forms_of_the_command(
         assert command_line.main(words) == 0
         assert out.exists()
         assert "0 of 3" in capsys.readouterr().out
+
+
+def test_a_full_disk_is_told(net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime writes to it without an error; the model without inputs was said to lack the samples."""
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=0))
+    monkeypatch.setattr(
+        "onnxruntime.quantization.shape_inference.quant_pre_process", lambda _, out, **__: Path(out).touch()
+    )
+    with pytest.raises(KilnError, match=f"quantisation: No space left on device. {tmp_path} has 0 bytes"):
+        Quantiser(net, tmp_path)

@@ -23,6 +23,7 @@ from kiln.command_line.quantise.recurrent import is_recurrent, round_recurrent
 from kiln.command_line.quantise.tensors import IN_FLOATS, float_operands, inner_tensors, leave_in_float
 from kiln.command_line.samples import SamplePort
 from kiln.errors import KilnError
+from kiln.files import full_disk
 from kiln.frontend.quiet import quiet_stderr
 from kiln.golden.reference import Reference, open_reference
 
@@ -45,6 +46,21 @@ class SampleReader:
         return 0  # collect all samples at once
 
 
+def _whole(source: Path, prepared: Path) -> onnx.ModelProto:
+    """The model in the file `prepared`, which ONNX Runtime does not write whole, without an error, to a full
+    disk."""
+    failed: Exception | None = None
+    try:
+        model = onnx.load(str(prepared))
+    except Exception as error:  # of protobuf
+        model, failed = onnx.ModelProto(), error
+    if not model.graph.node and (full := full_disk([prepared.parent])):
+        raise KilnError(f"{source}: cannot be prepared for quantisation: {full}") from failed
+    if failed is not None:
+        raise failed
+    return model
+
+
 class Quantiser:
     """A float model, prepared and calibrated.
 
@@ -62,7 +78,7 @@ class Quantiser:
         except Exception as error:  # ONNX Runtime raises exceptions of its own classes
             text = " ".join(str(error).split())
             raise KilnError(f"{source}: cannot be prepared for quantisation: {text}") from error
-        self._model = onnx.load(str(self.prepared))
+        self._model = _whole(source, self.prepared)
         ops = {node.op_type for node in self._model.graph.node}
         if ops & {"QuantizeLinear", "DequantizeLinear", "QLinearConv", "ConvInteger", "MatMulInteger"}:
             raise KilnError(f"{source}: this model is quantised already")
