@@ -175,6 +175,7 @@ class StandInProject:
             "FAKE_LOG": str(self.log),
             "PATH": f"{self.programs}:{os.environ['PATH']}",
             "QEMU_LD_PREFIX": str(self.programs),
+            "TMPDIR": str(self.programs),  # a test's last build may be killed, and no next one cleans up
             "XDG_CACHE_HOME": str(self.folder / "cache"),
             **more,
         }
