@@ -62,6 +62,7 @@ RESULT_KEYS: Mapping[str, ResultKeys] = {
     "fetch": ResultKeys(("release", "key")),
     "list": ResultKeys(("kind", "entries")),
     "completion": ResultKeys(("shell", "script")),
+    "version": ResultKeys(("version",)),
 }
 
 
