@@ -40,17 +40,43 @@ def reshape(path: Path, shape: tuple[int, ...]) -> Path:
     return write(path, tensors, schema.BuiltinOperator.RESHAPE, schema.ReshapeOptionsT(), [0, 1], [2])
 
 
-def test_quantised_functions_of_a_dynamic_axis_are_imported(tmp_path: Path) -> None:
-    """Converters that make functions for one size leave them to operators."""
-    kinds = schema.BuiltinOperator
-    grids = {"int16": (2**-12, 0, 2**-15, 0), "int8": (0.05, 0, 16 / 256, 127)}
-    for dtype, code in (("int16", kinds.LOGISTIC), ("int16", kinds.ABS), ("int8", kinds.LOG_SOFTMAX)):
-        scale, zero, unit, zero_of_result = grids[dtype]
-        x = Tensor("x", (1, 6), dtype, scale, zero, signature=(-1, 6))
-        y = Tensor("y", (1, 6), dtype, unit, zero_of_result, signature=(-1, 6))
-        path = write_graph(tmp_path / "m.tflite", [x, y], [Node(code, None, [0], [1], version=1)], [0], [1])
-        _, interface = imported(path, BATCH, {"x": ["batch", 6]})
-        assert interface.outputs[0].shape == ["batch", 6]
+KINDS = schema.BuiltinOperator
+UNIT = (2**-15, 0)  # the scale and the zero point of LiteRT's LOGISTIC and SOFTMAX
+# By operator: its options, the type of its input, and the scale and zero point of input and result.
+INTEGER_OPERATORS: dict[str, Any] = {
+    "LOGISTIC": ("", {}, "int16", (2**-12, 0), UNIT),
+    "SOFTMAX": ("SoftmaxOptions", {"beta": 1.0}, "int16", (2**-11, 0), UNIT),
+    "EXP": ("", {}, "int16", (2**-13, 0), (2**-11, 0)),
+    "LEAKY_RELU": ("LeakyReluOptions", {"alpha": 0.1}, "int16", (2**-12, 0), (2**-13, 0)),
+    "L2_NORMALIZATION": ("L2NormOptions", {}, "int8", (0.05, 3), (1 / 128, 0)),
+    "LOG_SOFTMAX": ("", {}, "int8", (0.05, 0), (16 / 256, 127)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [0, 1])
+@pytest.mark.parametrize("name", INTEGER_OPERATORS)
+def test_operators_in_integers_of_a_dynamic_axis(tmp_path: Path, name: str, dynamic: int) -> None:
+    """Functions that are equal at all sizes are merged, and results are LiteRT's bit for bit."""
+    kind, attributes, dtype, source, result = INTEGER_OPERATORS[name]
+    options = getattr(schema, f"{kind}T")() if kind else None
+    for key, value in attributes.items():
+        setattr(options, key, value)
+    signature = tuple(-1 if axis == dynamic else 6 for axis in range(2))
+    x = Tensor("x", (6, 6), dtype, *source, signature=signature)
+    y = Tensor("y", (6, 6), dtype, *result, signature=signature)
+    node = Node(getattr(KINDS, name), options, [0], [1], version=1)
+    path = write_graph(tmp_path / "m.tflite", [x, y], [node], [0], [1])
+    module, interface = imported(
+        path, {"n": (1, 9)}, {"x": ["n" if size < 0 else size for size in signature]}
+    )
+    assert "n" in interface.outputs[0].shape
+    assert "float32" not in module["main"].script(show_meta=False)
+    run, limits = runner(module), np.iinfo(dtype)
+    for size in (1, 2, 5, 9):
+        shape = tuple(size if axis == dynamic else 6 for axis in range(2))
+        given = np.random.default_rng(size).integers(limits.min, limits.max + 1, shape).astype(dtype)
+        (expected,) = open_reference(path, "builtin_ref", [shape]).run([given])
+        np.testing.assert_array_equal(run([given], {"n": size})[0], expected)
 
 
 def every_other(path: Path) -> Path:

@@ -29,7 +29,7 @@ CONVERTERS = {
     **window_ops.CONVERTERS,
     **recurrent_ops.CONVERTERS,
 }
-# In the integers of LiteRT's kernels: tried before those above, where all sizes are fixed.
+# In the integers of LiteRT's kernels: tried before those above.
 INTEGER_CONVERTERS = {
     **int16_elementwise.CONVERTERS,
     **int16_functions.CONVERTERS,

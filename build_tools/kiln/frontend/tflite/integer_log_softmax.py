@@ -118,7 +118,7 @@ def log_softmax(node: TfliteOperands) -> Any:
 
     def looked_up(levels: Any, most: Any, table: Any) -> Any:
         far = _distance(levels, most)
-        return te.compute(x.ty.shape, lambda *at: table(tirx.Cast("int64", far(*at))), name="exp")
+        return te.compute(levels.shape, lambda *at: table(tirx.Cast("int64", far(*at))), name="exp")
 
     def compute(levels: Any, most: Any, logarithms: Any) -> Any:
         far = _distance(levels, most)
@@ -130,7 +130,7 @@ def log_softmax(node: TfliteOperands) -> Any:
             apart = distance - logarithms(*_of_line(at))
             return limited(divided(apart, _BITS - 4) + i32(result.zero), result.dtype)
 
-        return te.compute(x.ty.shape, element, name="log_softmax")
+        return te.compute(levels.shape, element, name="log_softmax")
 
     shares = node.emit_te(looked_up, x, greatest, const(exponentials, "int32"), name="exp")
     sums = node.bind(op.sum(shares, -1, keepdims=True))

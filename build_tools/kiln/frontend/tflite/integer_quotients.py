@@ -158,7 +158,7 @@ def normalised(node: TfliteOperands) -> Any:
 
     def compute(x: Any) -> Any:
         levels = _levels(x, source.zero, "levels")
-        column = te.reduce_axis((0, shape[-1]), name="column")
+        column = te.reduce_axis((0, x.shape[1]), name="column")
         first = tirx.IntImm("int64", 0)
         squares = te.compute(
             (x.shape[0], 1),

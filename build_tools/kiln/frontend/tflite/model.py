@@ -6,8 +6,9 @@ The layout stays NHWC. Quantised operators become float operators between dequan
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import tflite
 from tvm.relax.frontend.tflite import tflite_frontend
 
+from kiln.config.dims import Segment
 from kiln.config.sizes import show
 from kiln.errors import KilnError
 from kiln.frontend.counted.sizes import with_counted
@@ -75,20 +77,43 @@ class _SizedFile:
             dim: segment for dim, segment in (self.options.bucket or {}).items() if segment.size is None
         }
         if not dynamic:
-            return self._convert_at(0, reads_sizes, self.symbols)
+            return self._convert_at(0, reads_sizes, self.symbols)[0]
         [(dim, segment)] = dynamic.items()
         try:  # with sizes that are computed in the run
-            return for_all_sizes(lambda size: self._convert_at(size, False, None), dim, segment, self.symbols)
+            return self._for_all_sizes(dim, segment, False)
         except KilnError:
             if not reads_sizes:
                 raise
-            return for_all_sizes(lambda size: self._convert_at(size, True, None), dim, segment, self.symbols)
+            return self._for_all_sizes(dim, segment, True)
 
-    def _convert_at(self, size: int, sizes_known: bool, symbols: Symbols | None) -> Any:
-        """The module with the dynamic dimension fixed to `size`.
+    def _for_all_sizes(self, dim: str, segment: Segment, sizes_known: bool) -> Any:
+        """The module for all sizes; where operators in integers are made for one size, all are in floats."""
 
-        sizes_known: whether arithmetic on sizes is done here, where LiteRT can run the file.
+        def convert(in_integers: bool) -> Any:
+            def at(size: int) -> Any:
+                return self._convert_at(size, sizes_known, None, in_integers)
+
+            return for_all_sizes(at, dim, segment, self.symbols)
+
+        try:
+            return convert(in_integers=True)
+        except KilnError:
+            return convert(in_integers=False)
+
+    def _convert_at(
+        self, size: int, sizes_known: bool, symbols: Symbols | None, in_integers: bool = True
+    ) -> tuple[Any, dict[str, Any]]:
+        """The module with the dynamic dimension fixed to `size`, and the TE computes of its functions.
+
+        sizes_known: whether arithmetic on sizes is done here, where LiteRT can run the file. in_integers: see
+        `Converter`.
         """
+
+        def converted(model: Any) -> tuple[Any, dict[str, Any]]:
+            computes: dict[str, Any] = {}
+            made = partial(Converter, self.path, symbols, self.nodes, computes, in_integers)
+            return _convert(self.path, model, made), computes
+
         model = tflite.Model.GetRootAsModel(self.stateful.content, 0)
         graph, input_shapes = model.Subgraphs(0), [
             [self.options.size(entry) or size for entry in shape] for shape in self.shapes
@@ -97,7 +122,7 @@ class _SizedFile:
         is_same_shape = input_shapes == [list(shape) for shape in shapes_in_file]
         if is_same_shape and not sizes_known:
             try:
-                return _convert(self.path, model, symbols, self.nodes)
+                return converted(model)
             except ShapeError:  # converters write 1 for a size that they do not know, and LiteRT reads none
                 if symbols is not None and symbols.all_counted():
                     raise
@@ -110,10 +135,10 @@ class _SizedFile:
         except KilnError:
             if not is_same_shape:
                 raise
-            return _convert(self.path, model, symbols, self.nodes)
+            return converted(model)
         resized_file = _stateful(self.path, Opened(content, self.stateless.variables))
         model = tflite.Model.GetRootAsModel(resized_file.content, 0)
-        return _convert(self.path, model, symbols, self.nodes)
+        return converted(model)
 
 
 def load(path: Path, options: ImportOptions) -> Imported:
@@ -190,11 +215,9 @@ def _has_sparsity(model: tflite.Model) -> bool:
     )
 
 
-def _convert(path: Path, model: Any, symbols: Symbols | None, nodes: dict[str, list[str]]) -> Any:
+def _convert(path: Path, model: Any, converter: Callable[..., Converter]) -> Any:
     try:
-        return tflite_frontend.from_tflite(
-            model, op_converter=lambda *arguments: Converter(path, symbols, nodes, *arguments)
-        )
+        return tflite_frontend.from_tflite(model, op_converter=converter)
     except KilnError:
         raise
     except Exception as error:  # converters raise every kind of exception

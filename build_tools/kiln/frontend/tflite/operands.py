@@ -92,8 +92,11 @@ class TfliteOperands:
         return None
 
     def emit_te(self, compute: Any, *tensors: Any, name: str) -> Any:
-        """The call of a function that a TE compute makes."""
-        return self._converter.bb.emit_te(compute, *tensors, primfunc_name_hint=name)
+        """The call of a function that a TE compute makes, of tensors of any size."""
+        builder = self._converter.bb
+        result = builder.emit_te(compute, *tensors, primfunc_name_hint=name)
+        self._converter.computes[builder.lookup_binding(result).args[0].name_hint] = compute
+        return result
 
     def array(self, index: int) -> Array | None:
         """The elements of input `index` as stored; None if an operator makes it."""

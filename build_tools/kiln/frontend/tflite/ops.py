@@ -53,6 +53,8 @@ class Converter(CountedConverter):
     """Converts one TFLite graph; `path` names the file in errors. `symbols`: see `CountedConverter`.
 
     nodes: receives, by Relax operator, the first operators of the file that were converted to it.
+    computes: receives, by name, the TE computes of the functions that were made.
+    in_integers: whether quantised operators are computed in the integers of LiteRT's kernels.
     """
 
     _SUPPORTED_QUANTIZED_OPS = (
@@ -60,18 +62,23 @@ class Converter(CountedConverter):
     )
 
     def __init__(
-        self, path: Path, symbols: Symbols | None, nodes: dict[str, list[str]], *arguments: Any
-    ) -> None:  # fmt: skip
+        self,
+        path: Path,
+        symbols: Symbols | None,
+        nodes: dict[str, list[str]],
+        computes: dict[str, Any],
+        in_integers: bool,
+        *arguments: Any,
+    ) -> None:
         super().__init__(*arguments)
-        self._nodes = nodes
+        self._nodes, self.computes = nodes, computes
         self._seen: set[Any] = set()  # calls that are already in `nodes`
         self._path, self.symbols = path, symbols
         self.loops = 0  # loops of the plan so far
         self.convert_map["WHERE"] = self.convert_where
         loops = PlanLoops(self)
         self.convert_map |= {LOOP_BEGIN: loops.begin, LOOP_END: loops.end, CHOOSE: loops.choose}
-        # Those in integers make functions for one size: of no use where imports at several sizes are merged.
-        integers = {} if symbols is None else INTEGER_CONVERTERS
+        integers = INTEGER_CONVERTERS if in_integers else {}
         for name, converter in chain(CONVERTERS.items(), integers.items()):
             self.convert_map[name] = self._with_own(converter, self.convert_map.get(name))
         for name in self.convert_map:

@@ -7,7 +7,7 @@ between the first two are generalised to a * size + b, and the third import veri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,25 +83,29 @@ def _check_windows(schema: Any, content: bytes, reader: Any) -> None:
 
 
 def for_all_sizes(
-    convert: Callable[[int], tvm.IRModule], dim: str, segment: Segment, symbols: Symbols
+    convert: Callable[[int], tuple[tvm.IRModule, Mapping[str, Any]]],
+    dim: str,
+    segment: Segment,
+    symbols: Symbols,
 ) -> tvm.IRModule:
     """One module for all sizes of dimension `dim`.
 
-    `convert` imports the graph at a fixed size. Raises KilnError if sizes are not linear in `dim`, or if the
-    graphs at different sizes differ in more than sizes.
+    `convert` imports the graph at a fixed size; it returns the module, and by name the TE computes of the
+    module's functions. Raises KilnError if sizes are not linear in `dim`, or if the graphs or the computes at
+    different sizes differ in more than sizes.
     """
     least = max(_LEAST, segment.min // segment.multiple)
     sizes = [(least + step) * segment.multiple for step in _OFFSETS]
-    first, second, third = (convert(size)["main"] for size in sizes)
-    generalised = _GeneralisedSizes(symbols.extent(dim), sizes, symbols)
+    (first, computes), (second, _), (third, _) = (convert(size) for size in sizes)
+    generalised = _GeneralisedSizes(symbols.extent(dim), sizes, symbols, computes)
     try:
-        function = generalised.generalise(first, second)
-        _confirm(function, third, {dim: sizes[2]}, symbols)
-        if generalised.bends:
-            _confirm(function, convert(segment.max)["main"], {dim: segment.max}, symbols)
+        module = generalised.generalise(first["main"], second)
+        generalised.confirm(module["main"], third, {dim: sizes[2]})
+        if generalised.bends or generalised.has_functions:
+            generalised.confirm(module["main"], convert(segment.max)[0], {dim: segment.max})
     except ValueError as error:
         raise KilnError(f"cannot import the TFLite graph for all sizes of '{dim}': {error}") from error
-    return tvm.IRModule({"main": function})
+    return module
 
 
 class _GeneralisedSizes:
@@ -109,18 +113,27 @@ class _GeneralisedSizes:
 
     Numbers that differ between the versions become linear expressions of the dimension's extent.
     bends: whether the limits of a slice are a minimum or a maximum that depends on the size, so that the
-    slice is not linear in it.
+    slice is not linear in it. has_functions: whether TE computes made functions of the module.
     """
 
-    bends = False
+    bends = has_functions = False
 
-    def __init__(self, extent: Extent, sizes: Sequence[int], symbols: Symbols) -> None:
-        self._extent, self._sizes, self._symbols = extent, sizes, symbols
+    def __init__(
+        self, extent: Extent, sizes: Sequence[int], symbols: Symbols, computes: Mapping[str, Any]
+    ) -> None:
+        """`computes`: by name, the TE computes of the functions of the version at the first size."""
+        self._extent, self._sizes, self._symbols, self._computes = extent, sizes, symbols, computes
         self._merged: dict[Any, Any] = {}
+        self._builder = relax.BlockBuilder()
+        self._second = tvm.IRModule()
 
-    def generalise(self, first: Any, second: Any) -> Any:
-        """The function for all sizes. Raises ValueError if the versions differ in more than sizes."""
-        builder = relax.BlockBuilder()
+    def generalise(self, first: Any, module: tvm.IRModule) -> tvm.IRModule:
+        """The module for all sizes, of a function and of the module at the second size.
+
+        Raises ValueError if the versions differ in more than sizes.
+        """
+        builder, second = self._builder, module["main"]
+        self._second = module
         parameters = []
         for a, b in zip(first.params, second.params, strict=True):
             shape = [self._number(x, y) for x, y in zip(a.ty.shape, b.ty.shape, strict=True)]
@@ -138,8 +151,10 @@ class _GeneralisedSizes:
                     self._merged[a.var] = builder.emit(self._expression(a.value, b.value))
                 result = builder.emit_output(self._expression(first.body.body, second.body.body))
             builder.emit_func_output(result)
-        function = builder.get()["main"]
-        return function.with_attrs(first.attrs) if first.attrs else function
+        merged = builder.get()
+        if first.attrs:
+            merged["main"] = merged["main"].with_attrs(first.attrs)
+        return merged
 
     def _number(self, a: Any, b: Any) -> Extent:
         """The extent that is `a` at the first size and `b` at the second one. Raises ValueError."""
@@ -182,6 +197,8 @@ class _GeneralisedSizes:
 
     def _call(self, a: Any, b: Any) -> Any:
         name = str(a.op.name if isinstance(a.op, ir.Op) else a.op)
+        if _is_function(a) and _is_function(b):
+            return self._function(a, b)
         if not isinstance(a.op, ir.Op) or any(isinstance(item, ir.GlobalVar) for item in a.args):
             raise ValueError(f"{name} is a function made for one size")
         if not a.op.same_as(b.op) or not structural_equal(a.attrs, b.attrs):
@@ -200,6 +217,41 @@ class _GeneralisedSizes:
                 raise ValueError("nearest neighbours of an image of a dynamic size: give its axes one size")
         arguments = [self._expression(x, y) for x, y in zip(a.args, b.args, strict=True)]
         return relax.Call(a.op, arguments, a.attrs, a.ty_args)
+
+    def _function(self, a: Any, b: Any) -> Any:
+        """The call of the function that the first version's TE compute makes of the merged tensors."""
+        name = a.args[0].name_hint
+        self._check_compute(name, b, self._second)
+        self.has_functions = True
+        tensors = [self._expression(x, y) for x, y in zip(a.args[1].fields, b.args[1].fields, strict=True)]
+        return self._builder.call_te(self._computes[name], *tensors, primfunc_name_hint=name)
+
+    def _check_compute(self, name: str, call: Any, module: tvm.IRModule) -> None:
+        """Raise ValueError unless the compute `name` makes the function that `call` calls in `module`."""
+        builder = relax.BlockBuilder()
+        parameters = [relax.Var(f"p{number}", tensor.ty) for number, tensor in enumerate(call.args[1].fields)]
+        is_equal = name in self._computes
+        if is_equal:
+            with builder.function("main", parameters):
+                result = builder.emit_te(self._computes[name], *parameters, primfunc_name_hint=name)
+                made = builder.lookup_binding(result).args[0]
+                builder.emit_func_output(result)
+            is_equal = structural_equal(builder.get()[made], module[call.args[0]], map_free_vars=True)
+        if not is_equal:
+            raise ValueError(f"{name} is a function made for one size")
+
+    def confirm(self, function: Any, module: tvm.IRModule, sizes: dict[str, int]) -> None:
+        """Raise ValueError unless `function` is that of `module` at `sizes`.
+
+        Compared are the shapes of tensors, the begins of slices, and functions that TE computes make.
+        """
+        _confirm(function, module["main"], sizes, self._symbols)
+        ours = [binding.value for binding in _bindings(function) if _is_function(binding.value)]
+        theirs = [binding.value for binding in _bindings(module["main"]) if _is_function(binding.value)]
+        if len(ours) != len(theirs):
+            raise ValueError("it has other functions at another size")
+        for call, expected in zip(ours, theirs, strict=True):
+            self._check_compute(call.args[0].name_hint, expected, module)
 
     def _cut(self, a: Any, b: Any) -> Any:
         """The slice with both limits moved inside the axis; its step is positive.
@@ -221,6 +273,12 @@ class _GeneralisedSizes:
                 column.append(relax.prim_value(int64_of(self._symbols.simplify(place))))
                 self.bends |= any(word in str(column[-1]) for word in ("min(", "max("))
         return relax.op.strided_slice(data, axes, *places, assume_inbound=True)
+
+
+def _is_function(expr: Any) -> bool:
+    """Whether an expression calls a function of the module with tensors alone."""
+    operator = expr.op.name if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op) else ""
+    return operator == "relax.call_tir" and len(expr.args) == 2
 
 
 def _bindings(function: Any) -> list[Any]:
