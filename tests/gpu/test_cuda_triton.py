@@ -80,8 +80,8 @@ def test_weights_are_padded_to_the_tile() -> None:
     stored = next(value for value in steps.params.values() if value.ndim == 2)
     run = -(-10 // constants["K"]) * constants["K"]  # a row of the window: two places of five channels
     assert constants["ROWS"] and constants["EDGES"] and str(stored.dtype) == "float16"
-    assert stored.shape == (3 * run, constants["WIDE"])
-    assert constants["WIDE"] % constants["N"] == 0 and constants["COLUMNS"] == 37
+    assert stored.shape == (3 * run, constants["W_COLUMNS"])
+    assert constants["W_COLUMNS"] % constants["N"] == 0 and constants["COLUMNS"] == 37
     rows = stored.reshape(3, run, -1)
     assert not rows[:, 10:].any() and not stored[:, 37:].any() and rows[:, :10, :37].all()
 
