@@ -79,6 +79,31 @@ def test_operators_in_integers_of_a_dynamic_axis(tmp_path: Path, name: str, dyna
         np.testing.assert_array_equal(run([given], {"n": size})[0], expected)
 
 
+def test_a_mean_along_the_dynamic_axis_alone_is_in_floats(tmp_path: Path) -> None:
+    """Its factor depends on the number of elements: the sigmoid before it stays in integers."""
+    options = schema.ReducerOptionsT()
+    options.keepDims = False
+    tensors = [
+        Tensor("x", (6, 4), "int16", 2**-12, signature=(-1, 4)),
+        Tensor("gate", (6, 4), "int16", *UNIT, signature=(-1, 4)),
+        Tensor("axis", (1,), "int32", data=np.zeros(1, np.int32)),
+        Tensor("y", (4,), "int16", 2**-14),
+    ]
+    nodes = [
+        Node(KINDS.LOGISTIC, None, [0], [1], version=1),
+        Node(KINDS.MEAN, options, [1, 2], [3], version=1),
+    ]
+    path = write_graph(tmp_path / "m.tflite", tensors, nodes, [0], [3])
+    module, _ = imported(path, {"n": (1, 9)}, {"x": ["n", 4]})
+    text = module["main"].script(show_meta=False)
+    assert text.count("R.call_tir(") == text.count("R.mean(") == 1
+    run = runner(module)
+    for size in (1, 3, 9):
+        given = np.random.default_rng(size).integers(-(1 << 15), 1 << 15, (size, 4)).astype("int16")
+        (expected,) = open_reference(path, "builtin_ref", [given.shape]).run([given])
+        np.testing.assert_allclose(run([given], {"n": size})[0], expected, atol=1)
+
+
 def every_other(path: Path) -> Path:
     """Every other column of x, whose number the graph computes from the shape of x."""
     held = [("first", 1), ("last", 2), ("step", 1)]

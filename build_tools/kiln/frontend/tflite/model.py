@@ -6,7 +6,7 @@ The layout stays NHWC. Quantised operators become float operators between dequan
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,13 +28,15 @@ from kiln.frontend.state import STATES, StatePort
 from kiln.frontend.symbols import Symbols
 from kiln.frontend.tflite.attributes import check_graph
 from kiln.frontend.tflite.control import CONTROL, OWN, VARIABLES, without_control_flow
+from kiln.frontend.tflite.converter_tables import INTEGER_CONVERTERS
 from kiln.frontend.tflite.files import names_operators
 from kiln.frontend.tflite.known_values import has_known_values
 from kiln.frontend.tflite.narrow import has_narrow, without_narrow
+from kiln.frontend.tflite.operands import Compute
 from kiln.frontend.tflite.ops import Converter, ShapeError
 from kiln.frontend.tflite.own_nodes import check_fixed
 from kiln.frontend.tflite.signatures import check_one
-from kiln.frontend.tflite.sizes import for_all_sizes, resized
+from kiln.frontend.tflite.sizes import OperatorOfSizeError, for_all_sizes, resized
 from kiln.frontend.tflite.sparse import without_sparsity
 from kiln.frontend.tflite.state_tensors import STATES as RECURRENT
 from kiln.frontend.tflite.state_tensors import with_states
@@ -87,31 +89,37 @@ class _SizedFile:
             return self._for_all_sizes(dim, segment, True)
 
     def _for_all_sizes(self, dim: str, segment: Segment, sizes_known: bool) -> Any:
-        """The module for all sizes; where operators in integers are made for one size, all are in floats."""
+        """The module for all sizes; operators whose integer form is made for one size are in floats.
 
-        def convert(in_integers: bool) -> Any:
-            def at(size: int) -> Any:
-                return self._convert_at(size, sizes_known, None, in_integers)
+        Where it is not known which operator that is, all are in floats.
+        """
+        in_floats: set[str] = set()
 
-            return for_all_sizes(at, dim, segment, self.symbols)
+        def at(size: int) -> Any:
+            return self._convert_at(size, sizes_known, None, in_floats)
 
-        try:
-            return convert(in_integers=True)
-        except KilnError:
-            return convert(in_integers=False)
+        while True:
+            try:
+                return for_all_sizes(at, dim, segment, self.symbols)
+            except KilnError as error:
+                if in_floats >= INTEGER_CONVERTERS.keys():
+                    raise
+                operator = error.operator if isinstance(error, OperatorOfSizeError) else ""
+                is_new = operator in INTEGER_CONVERTERS and operator not in in_floats
+                in_floats |= {operator} if is_new else INTEGER_CONVERTERS.keys()
 
     def _convert_at(
-        self, size: int, sizes_known: bool, symbols: Symbols | None, in_integers: bool = True
-    ) -> tuple[Any, dict[str, Any]]:
+        self, size: int, sizes_known: bool, symbols: Symbols | None, in_floats: Collection[str] = ()
+    ) -> tuple[Any, dict[str, Compute]]:
         """The module with the dynamic dimension fixed to `size`, and the TE computes of its functions.
 
-        sizes_known: whether arithmetic on sizes is done here, where LiteRT can run the file. in_integers: see
+        sizes_known: whether arithmetic on sizes is done here, where LiteRT can run the file. in_floats: see
         `Converter`.
         """
 
-        def converted(model: Any) -> tuple[Any, dict[str, Any]]:
-            computes: dict[str, Any] = {}
-            made = partial(Converter, self.path, symbols, self.nodes, computes, in_integers)
+        def converted(model: Any) -> tuple[Any, dict[str, Compute]]:
+            computes: dict[str, Compute] = {}
+            made = partial(Converter, self.path, symbols, self.nodes, computes, in_floats)
             return _convert(self.path, model, made), computes
 
         model = tflite.Model.GetRootAsModel(self.stateful.content, 0)

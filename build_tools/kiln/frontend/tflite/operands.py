@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,14 @@ class Grid:
     scale: float
     zero: int = 0
     dtype: str = "int16"
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A function of tensors of TE, of which `operator` of the file has made a function of the module."""
+
+    function: Callable[..., Any]
+    operator: str
 
 
 class TfliteOperands:
@@ -95,7 +104,8 @@ class TfliteOperands:
         """The call of a function that a TE compute makes, of tensors of any size."""
         builder = self._converter.bb
         result = builder.emit_te(compute, *tensors, primfunc_name_hint=name)
-        self._converter.computes[builder.lookup_binding(result).args[0].name_hint] = compute
+        function = builder.lookup_binding(result).args[0].name_hint
+        self._converter.computes[function] = Compute(compute, self.kind)
         return result
 
     def array(self, index: int) -> Array | None:

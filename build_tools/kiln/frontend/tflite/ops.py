@@ -18,7 +18,7 @@ integer arithmetic. Arithmetic of the emitted operators, compared with TFLite:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from kiln.frontend.tflite.control import CHOOSE, LOOP_BEGIN, LOOP_END, OWN
 from kiln.frontend.tflite.converter_tables import CONVERTERS, INTEGER_CONVERTERS
 from kiln.frontend.tflite.counted_ops import CountedConverter
 from kiln.frontend.tflite.fixed_point import range_of_activation
-from kiln.frontend.tflite.operands import TfliteOperands
+from kiln.frontend.tflite.operands import Compute, TfliteOperands
 from kiln.frontend.tflite.operator_sets import COMPLEX, HYBRID, MOVES, QUANTISED
 from kiln.frontend.tflite.own_nodes import PREFIX, custom_name, shown_reason, shown_refusal
 from kiln.frontend.tflite.plan_loops import PlanLoops
@@ -54,7 +54,7 @@ class Converter(CountedConverter):
 
     nodes: receives, by Relax operator, the first operators of the file that were converted to it.
     computes: receives, by name, the TE computes of the functions that were made.
-    in_integers: whether quantised operators are computed in the integers of LiteRT's kernels.
+    in_floats: quantised operators that are not computed in the integers of LiteRT's kernels.
     """
 
     _SUPPORTED_QUANTIZED_OPS = (
@@ -66,8 +66,8 @@ class Converter(CountedConverter):
         path: Path,
         symbols: Symbols | None,
         nodes: dict[str, list[str]],
-        computes: dict[str, Any],
-        in_integers: bool,
+        computes: dict[str, Compute],
+        in_floats: Collection[str],
         *arguments: Any,
     ) -> None:
         super().__init__(*arguments)
@@ -78,7 +78,7 @@ class Converter(CountedConverter):
         self.convert_map["WHERE"] = self.convert_where
         loops = PlanLoops(self)
         self.convert_map |= {LOOP_BEGIN: loops.begin, LOOP_END: loops.end, CHOOSE: loops.choose}
-        integers = INTEGER_CONVERTERS if in_integers else {}
+        integers = {name: call for name, call in INTEGER_CONVERTERS.items() if name not in in_floats}
         for name, converter in chain(CONVERTERS.items(), integers.items()):
             self.convert_map[name] = self._with_own(converter, self.convert_map.get(name))
         for name in self.convert_map:

@@ -22,6 +22,7 @@ from kiln.frontend.quiet import quiet_stderr
 from kiln.frontend.symbols import Extent, Symbols, int64_of
 from kiln.frontend.tflite.files import Kinds, indices, packed, text_of
 from kiln.frontend.tflite.known_values import with_known_values
+from kiln.frontend.tflite.operands import Compute
 
 # Least size of the three imports, and offsets to it. Size 1 is left out, as broadcasting treats it specially.
 _LEAST, _OFFSETS = 2, (0, 1, 3)
@@ -82,8 +83,16 @@ def _check_windows(schema: Any, content: bytes, reader: Any) -> None:
                 )
 
 
+class OperatorOfSizeError(KilnError):
+    """The functions that `operator` makes differ from size to size in more than sizes."""
+
+    def __init__(self, operator: str, message: str) -> None:
+        super().__init__(message)
+        self.operator = operator
+
+
 def for_all_sizes(
-    convert: Callable[[int], tuple[tvm.IRModule, Mapping[str, Any]]],
+    convert: Callable[[int], tuple[tvm.IRModule, Mapping[str, Compute]]],
     dim: str,
     segment: Segment,
     symbols: Symbols,
@@ -91,8 +100,8 @@ def for_all_sizes(
     """One module for all sizes of dimension `dim`.
 
     `convert` imports the graph at a fixed size; it returns the module, and by name the TE computes of the
-    module's functions. Raises KilnError if sizes are not linear in `dim`, or if the graphs or the computes at
-    different sizes differ in more than sizes.
+    module's functions. Raises KilnError if sizes are not linear in `dim`, or if the graphs at different sizes
+    differ in more than sizes; OperatorOfSizeError if the functions of an operator do.
     """
     least = max(_LEAST, segment.min // segment.multiple)
     sizes = [(least + step) * segment.multiple for step in _OFFSETS]
@@ -119,7 +128,7 @@ class _GeneralisedSizes:
     bends = has_functions = False
 
     def __init__(
-        self, extent: Extent, sizes: Sequence[int], symbols: Symbols, computes: Mapping[str, Any]
+        self, extent: Extent, sizes: Sequence[int], symbols: Symbols, computes: Mapping[str, Compute]
     ) -> None:
         """`computes`: by name, the TE computes of the functions of the version at the first size."""
         self._extent, self._sizes, self._symbols, self._computes = extent, sizes, symbols, computes
@@ -224,24 +233,28 @@ class _GeneralisedSizes:
         self._check_compute(name, b, self._second)
         self.has_functions = True
         tensors = [self._expression(x, y) for x, y in zip(a.args[1].fields, b.args[1].fields, strict=True)]
-        return self._builder.call_te(self._computes[name], *tensors, primfunc_name_hint=name)
+        return self._builder.call_te(self._computes[name].function, *tensors, primfunc_name_hint=name)
 
     def _check_compute(self, name: str, call: Any, module: tvm.IRModule) -> None:
-        """Raise ValueError unless the compute `name` makes the function that `call` calls in `module`."""
-        builder = relax.BlockBuilder()
-        parameters = [relax.Var(f"p{number}", tensor.ty) for number, tensor in enumerate(call.args[1].fields)]
-        is_equal = name in self._computes
-        if is_equal:
-            with builder.function("main", parameters):
-                result = builder.emit_te(self._computes[name], *parameters, primfunc_name_hint=name)
-                made = builder.lookup_binding(result).args[0]
-                builder.emit_func_output(result)
-            is_equal = structural_equal(builder.get()[made], module[call.args[0]], map_free_vars=True)
-        if not is_equal:
+        """Raise OperatorOfSizeError unless compute `name` makes the function that `call` calls in `module`.
+
+        Raises ValueError where no compute of this name is known.
+        """
+        if name not in self._computes:
             raise ValueError(f"{name} is a function made for one size")
+        compute, builder = self._computes[name], relax.BlockBuilder()
+        parameters = [relax.Var(f"p{number}", tensor.ty) for number, tensor in enumerate(call.args[1].fields)]
+        with builder.function("main", parameters):
+            result = builder.emit_te(compute.function, *parameters, primfunc_name_hint=name)
+            made = builder.lookup_binding(result).args[0]
+            builder.emit_func_output(result)
+        if not structural_equal(builder.get()[made], module[call.args[0]], map_free_vars=True):
+            raise OperatorOfSizeError(
+                compute.operator, f"{compute.operator} is computed in another way at another size"
+            )
 
     def confirm(self, function: Any, module: tvm.IRModule, sizes: dict[str, int]) -> None:
-        """Raise ValueError unless `function` is that of `module` at `sizes`.
+        """Raise ValueError, or OperatorOfSizeError, unless `function` is that of `module` at `sizes`.
 
         Compared are the shapes of tensors, the begins of slices, and functions that TE computes make.
         """
