@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+import threading
 from pathlib import Path
 
 from kiln.files import atomic_write
@@ -22,6 +23,7 @@ class BuildScratch:
     def __init__(self) -> None:
         self._folder: Path | None = None
         self._record: Path | None = None
+        self._lock = threading.Lock()  # stages start in several threads
 
     def recover(self, record: Path) -> None:
         """Remove the folder that the file `record` names, of a killed build, and name this one's there.
@@ -38,11 +40,12 @@ class BuildScratch:
 
     def folder(self) -> Path:
         """The folder, made by the first call. Raises OSError where it cannot be made."""
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            if self._record is not None:
-                atomic_write(self._record, str(self._folder))
-        return self._folder
+        with self._lock:
+            if self._folder is None:
+                self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+                if self._record is not None:
+                    atomic_write(self._record, str(self._folder))
+            return self._folder
 
     def remove(self) -> None:
         """Remove the folder, when no stage runs any more."""

@@ -128,7 +128,8 @@ def test_no_program_stays_behind_when_the_stage_is_killed(tmp_path: Path) -> Non
         "import sys; from pathlib import Path; from kiln.device.check.runners.local import LocalRunner\n"
         "LocalRunner('here').run(Path(sys.argv[1]), [], send={}, fetch={}, timeout=60)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(runners.__file__).parents[4])}
+    package = str(Path(runners.__file__).parents[4])
+    environment = {**os.environ, "PYTHONPATH": package, "TMPDIR": str(tmp_path)}
     stage = subprocess.Popen([sys.executable, "-c", code, str(program)], env=environment)
     time.sleep(1)
     stage.kill()
