@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 from kiln.errors import KilnError
+from kiln.frontend.tflite import model as tflite_model
 from kiln.frontend.tflite.files import packed
 from kiln.frontend.tflite.sizes import resized
 from kiln.golden.reference import open_reference
@@ -213,6 +214,23 @@ def test_one_dimension_at_a_time(tmp_path: Path) -> None:
     module, _ = imported(path, {**BATCH, "side": (4, 8)}, {"x": ["batch", "side", 6, 3]}, side=8)
     batch, side, *_ = module["main"].params[0].ty.shape
     assert batch.name == "batch" and int(side) == 8
+
+
+def test_a_graph_without_integer_operators_is_imported_once_a_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Computing operators in floats instead of integers cannot help a graph that has none in integers."""
+    conversions: list[Path] = []
+
+    def counted(path: Path, *arguments: Any) -> Any:
+        conversions.append(path)
+        return convert(path, *arguments)
+
+    convert = tflite_model._convert
+    monkeypatch.setattr(tflite_model, "_convert", counted)
+    with pytest.raises(KilnError, match="cannot import the TFLite graph for all sizes of 'side'"):
+        imported(pool(tmp_path / "m.tflite", (1, -1, 6, 3)), {"side": (2, 9)}, {"x": [1, "side", 6, 3]})
+    assert len(conversions) == 3
 
 
 def test_sizes_that_do_not_grow_with_the_dimension(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class _SizedFile:
             dim: segment for dim, segment in (self.options.bucket or {}).items() if segment.size is None
         }
         if not dynamic:
-            return self._convert_at(0, reads_sizes, self.symbols)[0]
+            return self._convert_at(0, reads_sizes, self.symbols, {})
         [(dim, segment)] = dynamic.items()
         try:  # with sizes that are computed in the run
             return self._for_all_sizes(dim, segment, False)
@@ -94,34 +94,39 @@ class _SizedFile:
         Where it is not known which operator that is, all are in floats.
         """
         in_floats: set[str] = set()
+        in_integers: set[str] = set()  # operators whose integer form made a function
 
-        def at(size: int) -> Any:
-            return self._convert_at(size, sizes_known, None, in_floats)
+        def at(size: int) -> tuple[Any, dict[str, Compute]]:
+            computes: dict[str, Compute] = {}
+            try:
+                return self._convert_at(size, sizes_known, None, computes, in_floats), computes
+            finally:
+                in_integers.update({made.operator for made in computes.values()} & INTEGER_CONVERTERS.keys())
 
         while True:
             try:
                 return for_all_sizes(at, dim, segment, self.symbols)
             except KilnError as error:
-                if in_floats >= INTEGER_CONVERTERS.keys():
+                left = in_integers - in_floats
+                if not left:
                     raise
                 operator = error.operator if isinstance(error, OperatorOfSizeError) else ""
-                is_new = operator in INTEGER_CONVERTERS and operator not in in_floats
-                in_floats |= {operator} if is_new else INTEGER_CONVERTERS.keys()
+                in_floats |= {operator} if operator in left else left
 
     def _convert_at(
-        self, size: int, sizes_known: bool, symbols: Symbols | None, in_floats: Collection[str] = ()
-    ) -> tuple[Any, dict[str, Compute]]:
-        """The module with the dynamic dimension fixed to `size`, and the TE computes of its functions.
+        self,
+        size: int,
+        sizes_known: bool,
+        symbols: Symbols | None,
+        computes: dict[str, Compute],
+        in_floats: Collection[str] = (),
+    ) -> Any:
+        """The module with the dynamic dimension fixed to `size`.
 
-        sizes_known: whether arithmetic on sizes is done here, where LiteRT can run the file. in_floats: see
-        `Converter`.
+        sizes_known: whether arithmetic on sizes is done here, where LiteRT can run the file. computes,
+        in_floats: see `Converter`.
         """
-
-        def converted(model: Any) -> tuple[Any, dict[str, Compute]]:
-            computes: dict[str, Compute] = {}
-            made = partial(Converter, self.path, symbols, self.nodes, computes, in_floats)
-            return _convert(self.path, model, made), computes
-
+        converter = partial(Converter, self.path, symbols, self.nodes, computes, in_floats)
         model = tflite.Model.GetRootAsModel(self.stateful.content, 0)
         graph, input_shapes = model.Subgraphs(0), [
             [self.options.size(entry) or size for entry in shape] for shape in self.shapes
@@ -130,7 +135,7 @@ class _SizedFile:
         is_same_shape = input_shapes == [list(shape) for shape in shapes_in_file]
         if is_same_shape and not sizes_known:
             try:
-                return converted(model)
+                return _convert(self.path, model, converter)
             except ShapeError:  # converters write 1 for a size that they do not know, and LiteRT reads none
                 if symbols is not None and symbols.all_counted():
                     raise
@@ -143,10 +148,10 @@ class _SizedFile:
         except KilnError:
             if not is_same_shape:
                 raise
-            return converted(model)
+            return _convert(self.path, model, converter)
         resized_file = _stateful(self.path, Opened(content, self.stateless.variables))
         model = tflite.Model.GetRootAsModel(resized_file.content, 0)
-        return converted(model)
+        return _convert(self.path, model, converter)
 
 
 def load(path: Path, options: ImportOptions) -> Imported:
