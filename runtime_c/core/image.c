@@ -146,8 +146,9 @@ kiln_status kiln_image_read(const void *image, size_t bytes, kiln_image_about *a
 /* Whether this program can run the image at its address, on this processor. */
 static kiln_status fits(const unsigned char *image, const header *found, uint64_t least,
                         kiln_detail *detail) {
-    const uint64_t lacks =
-        found->cpu_features == 0 ? 0 : found->cpu_features & ~kiln_cpu_features();
+    const uint64_t lacks = found->cpu_features == 0
+                               ? 0
+                               : found->cpu_features & ~kiln_cpu_features(found->cpu_features);
     const uintptr_t past = (uintptr_t)image & (found->align - 1);
     if (past != 0)
         return fail(detail, KILN_IMAGE_ALIGNMENT, past, 0, 0, found->align);

@@ -48,7 +48,7 @@ static kiln_status choose_variant(const kiln_model *model, const char *wanted,
         variant--;
     }
     const bool needs_none = model->variants_count == 1 && variant->cpu_features == 0;
-    const uint64_t have = needs_none ? 0 : kiln_cpu_features();
+    const uint64_t have = needs_none ? 0 : kiln_cpu_features(variant->cpu_features);
     while (wanted == NULL && variant > model->variants && (variant->cpu_features & ~have) != 0)
         variant--;
     *chosen = variant;

@@ -516,8 +516,11 @@ void kiln_parallel(kiln_pool *pool, kiln_task task, const void *args, int32_t ex
  * of their architecture: kiln_open can say on every one what it lacks for a model's kernels. */
 
 /* A bit for each feature that this processor has and its operating system supports. All bits
- * are set if the processor cannot be queried. */
-uint64_t kiln_cpu_features(void);
+ * are set if the processor cannot be queried. Linux gives tile registers (AMX) to a process that
+ * asks for them: they are asked for, and have a bit, only if `wanted` has that bit. From then on
+ * sigaltstack wants 12 KB or more, and a smaller stack for signals that is in use already makes
+ * Linux refuse the registers. */
+uint64_t kiln_cpu_features(uint64_t wanted);
 /* LLVM's name of the feature of a bit, 0..63; null for a bit without a feature. */
 const char *kiln_cpu_feature_name(uint32_t bit);
 

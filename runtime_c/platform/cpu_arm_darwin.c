@@ -64,7 +64,8 @@ static int reported(const char *known) {
     return sysctlbyname(name, &value, &bytes, NULL, 0) == 0 && value != 0;
 }
 
-uint64_t kiln_cpu_features(void) {
+uint64_t kiln_cpu_features(uint64_t wanted) {
+    (void)wanted;
     uint64_t found = 0;
     for (uint32_t i = 0; i < COUNT; i++)
         if (features[i].known != NULL &&

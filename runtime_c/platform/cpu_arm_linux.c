@@ -63,7 +63,8 @@ static uint64_t length(uint64_t hwcap) {
     return 0;
 }
 
-uint64_t kiln_cpu_features(void) {
+uint64_t kiln_cpu_features(uint64_t wanted) {
+    (void)wanted;
     const uint64_t words[] = {getauxval(AT_HWCAP), getauxval(AT_HWCAP2)};
     const uint64_t bits = length(words[0]);
     uint64_t found = 0;

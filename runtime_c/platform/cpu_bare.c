@@ -22,7 +22,8 @@ static const char *const features[] = {
 #endif
 };
 
-uint64_t kiln_cpu_features(void) {
+uint64_t kiln_cpu_features(uint64_t wanted) {
+    (void)wanted;
     return KILN_CPU_FEATURES;
 }
 

@@ -2,7 +2,8 @@
  * system. Program and model are compiled for that one processor, so no feature is missing. */
 #include "../core/internal.h"
 
-uint64_t kiln_cpu_features(void) {
+uint64_t kiln_cpu_features(uint64_t wanted) {
+    (void)wanted;
     return UINT64_MAX;
 }
 

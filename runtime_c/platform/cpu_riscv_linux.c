@@ -71,7 +71,8 @@ static uint64_t extensions(void) {
     return pair.value;
 }
 
-uint64_t kiln_cpu_features(void) {
+uint64_t kiln_cpu_features(uint64_t wanted) {
+    (void)wanted;
     const uint64_t has = extensions();
     const uint64_t length = (has & VECTOR) != 0 ? vector_bits() : 0;
     uint64_t found = 0;

@@ -26,6 +26,7 @@ enum {
     NONE = 0,
     YMM = 0x6,
     ZMM = 0xe6,
+    TILES = 0x60000,
     APX = 0x80000
 };
 
@@ -76,6 +77,8 @@ static const struct {
     {"fma4", LEAF_EXTENDED_C, 16, YMM},
     {"tbm", LEAF_EXTENDED_C, 21, NONE},
     {"avx10.2", AVX10_2, 0, ZMM},
+    {"amx-tile", LEAF_7_D, 24, TILES},
+    {"amx-int8", LEAF_7_D, 25, TILES},
 };
 #define COUNT (sizeof features / sizeof features[0])
 _Static_assert(COUNT <= 64, "kiln_cpu_features has 64 bits");
@@ -120,15 +123,38 @@ static void read_words(uint32_t *words) {
     }
 }
 
-uint64_t kiln_cpu_features(void) {
+/* Whether this process may use tile registers, for which it has to ask. */
+static bool may_use_tiles(void) {
+#if defined(__linux__) && defined(__x86_64__)
+    /* arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA): Linux,
+     * Documentation/arch/x86/xstate.rst. Without a C library: this file serves freestanding
+     * programs, too. */
+    long result;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(158L), "D"(0x1023L), "S"(18L)
+                     : "rcx", "r11", "memory");
+    return result == 0;
+#else
+    return false; /* Windows and macOS: not asked for */
+#endif
+}
+
+uint64_t kiln_cpu_features(uint64_t wanted) {
     uint32_t words[WORDS] = {0};
     read_words(words);
     const uint32_t state = saved_state(words[LEAF_1_C]);
-    uint64_t found = 0;
-    for (uint32_t i = 0; i < COUNT; i++)
+    uint64_t found = 0, tiles = 0;
+    for (uint32_t i = 0; i < COUNT; i++) {
+        const uint64_t bit = UINT64_C(1) << i;
         if ((words[features[i].word] >> features[i].bit & 1u) != 0 &&
             (state & features[i].state) == features[i].state)
-            found |= UINT64_C(1) << i;
+            found |= bit;
+        if (features[i].state == TILES)
+            tiles |= bit;
+    }
+    if ((found & tiles) != 0 && ((found & tiles & wanted) == 0 || !may_use_tiles()))
+        found &= ~tiles;
     return found;
 }
 

@@ -56,10 +56,11 @@ static void test_variants(uint64_t have) {
 }
 
 int main(void) {
-    const uint64_t have = kiln_cpu_features();
+    const uint64_t have = kiln_cpu_features(UINT64_MAX);
     int named = 0;
     workload_make(&work, 2, 16);
-    CHECK(have != 0 && have == kiln_cpu_features());
+    CHECK(have != 0 && have == kiln_cpu_features(UINT64_MAX));
+    CHECK((kiln_cpu_features(0) & ~have) == 0);
     CHECK(open_with(0) == KILN_OK && open_with(have) == KILN_OK);
     for (uint32_t bit = 0; bit < 64; bit++) {
         const uint64_t only = UINT64_C(1) << bit;

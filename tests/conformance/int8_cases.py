@@ -66,6 +66,19 @@ def _cases() -> Iterator[Case]:
 
 
 CASES = list(_cases())
+# For tile registers: rows and columns beyond whole registers, k in several parts, images whose lines a
+# register divides or does not, groups, strides.
+TILE_CASES = [
+    *(Case((rows, depth), (depth, columns), dtype)
+      for rows, depth, columns, dtype in [
+          (33, 64, 40, "int8"), (49, 192, 70, "uint8"), (4, 160, 16, "int8"), (197, 16, 48, "uint8"),
+          (31, 68, 33, "int8"), (15, 32, 3, "uint8"), (3, 64, 32, "int8"), (40, 62, 64, "int8"),
+      ]),
+    Case((1, 16, 16, 16), (3, 3, 16, 40), "uint8"), Case((2, 15, 29, 24), (3, 3, 24, 36), stride=2),
+    Case((1, 9, 21, 16), (1, 1, 16, 64)), Case((1, 19, 19, 32), (3, 3, 32, 16)),
+    Case((1, 12, 12, 64), (3, 3, 32, 24), "uint8", groups=2),
+    Case((2, 10, 12, 20), (3, 2, 20, 7), dilation=2),
+]  # fmt: skip
 GRIDS = {"gate": [c for c in CASES if not c.heavy], "rest": [c for c in CASES if c.heavy]}
 _VALUES = {"least": -127, "most": 127, "least_of_all": -128}
 

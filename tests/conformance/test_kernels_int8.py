@@ -23,7 +23,7 @@ from kiln.kernels.cpu.int8_packing import GROUP
 from kiln.lower.pipeline import machine_of
 from kiln.tir.builder import Machine
 
-from .int8_cases import GRIDS, Case, data_of, expression_of, sums_of
+from .int8_cases import CASES, GRIDS, TILE_CASES, Case, data_of, expression_of, sums_of
 from .lowered import Array, Compiled, module
 
 # Targets that multiply by the same method divide the gate's cases of random numbers between them.
@@ -38,6 +38,7 @@ _PROGRAM = """#define _GNU_SOURCE
 #include <stdlib.h>
 #else
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #endif
 
@@ -73,6 +74,9 @@ static int differs(const void *got, long bytes) {
 int main(int argc, char **argv) {
   blob = argc > 1 ? fopen(argv[1], "rb") : 0;
   if (!blob) return 2;
+#ifdef __x86_64__
+  syscall(SYS_arch_prctl, 0x1023, 18); /* the right to use tile registers, where there are any */
+#endif
 %(calls)s
   puts("end");
   return 0;
@@ -131,6 +135,7 @@ TARGETS = {
     "x86_64_v2": lambda: load_target("x86_64_v2"),
     "avx_vnni": lambda: _x86(["+avxvnni"], dot="vnni"),
     "avx512_vnni": lambda: _x86(["+avx512vnni"], isa="avx512", bits=512, registers=32, dot="vnni"),
+    "amx": lambda: _x86(["+avx512vnni", "+amx-int8"], isa="avx512", bits=512, registers=32, dot="amx"),
     "avx512": lambda: _x86([], isa="avx512", bits=512, registers=32),
     "aarch64": lambda: load_target("aarch64"),
     "aarch64_a76": lambda: load_target("aarch64_a76"),
@@ -179,6 +184,8 @@ def _runner(target: Target) -> LocalRunner:
 
 def _cases_of(name: str, grid: str) -> list[Case]:
     """The cases of a target: in the gate those of extreme numbers and its share of the others."""
+    if name == "amx":
+        return TILE_CASES if grid == "gate" else CASES
     shared = [case.x == case.w == "random" for case in GRIDS["gate"]]
     own = [not shared[i] or i % 2 == DIVIDED.get(name, i % 2) for i in range(len(shared))]
     if grid == "gate":
@@ -235,6 +242,7 @@ def _machine(name: str) -> Machine:
         ("x86_64_v2", ("sign", None)),
         ("avx_vnni", ("vnni", "vnni")),
         ("avx512_vnni", ("vnni", "vnni")),
+        ("amx", ("vnni", "vnni")),
         ("avx512", ("sign", None)),
         ("aarch64", ("mull", "mull")),
         ("aarch64_a76", ("sdot", "sdot")),

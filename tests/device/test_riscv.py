@@ -48,7 +48,7 @@ unsigned long getauxval(unsigned long kind) {
 int main(int count, char **words) {
     hwprobe = words[count - 2];
     hwcap = words[count - 1];
-    const uint64_t found = kiln_cpu_features();
+    const uint64_t found = kiln_cpu_features(UINT64_MAX);
     for (uint32_t bit = 0; bit < 64; bit++)
         if ((found >> bit & 1u) != 0)
             printf("%s ", kiln_cpu_feature_name(bit));

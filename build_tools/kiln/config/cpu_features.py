@@ -2,7 +2,7 @@
 
 kiln_open checks a feature if LLVM may use its instructions for ordinary code, or if Kiln's kernels call its
 intrinsics. It does not check features that every processor of the architecture has, features that are used
-only through intrinsics which Kiln does not call (AES, AMX, random numbers, …), features that only an
+only through intrinsics which Kiln does not call (AES, random numbers, …), features that only an
 operating system uses, and LLVM's tuning flags.
 """
 
@@ -24,7 +24,7 @@ BITS = {
         "bmi2", "avx512f", "avx512dq", "avx512ifma", "avx512cd", "avx512bw", "avx512vl", "avx512vbmi",
         "avx512vbmi2", "gfni", "avx512vnni", "avx512bitalg", "avx512vpopcntdq", "avx512fp16", "avxvnni",
         "avx512bf16", "cmpccxadd", "avxifma", "avxvnniint8", "avxneconvert", "avxvnniint16", "apx", "sahf",
-        "lzcnt", "sse4a", "xop", "fma4", "tbm", "avx10.2",
+        "lzcnt", "sse4a", "xop", "fma4", "tbm", "avx10.2", "amx-tile", "amx-int8",
     ),
     "aarch64": (
         "fp-armv8", "neon", "lse", "fullfp16", "rdm", "jsconv", "complxnum", "rcpc", "sha3", "dotprod", "sve",
@@ -60,7 +60,7 @@ _NOT_ASKED = {
         # every x86-64 processor has them
         "64bit|64bit-mode|cmov|cx8|fxsr|mmx|nopl|sse|sse2|x87|"
         # only by intrinsics that Kiln does not use, or by an operating system, or hints
-        "adx|aes|amx-.*|avx10.1|avx512vp2intersect|branch-hint|cldemote|clflushopt|clwb|clzero|crc32|enqcmd|"
+        "adx|aes|amx-(?!tile$|int8$).*|avx10.1|avx512vp2intersect|branch-hint|cldemote|clflushopt|clwb|clzero|crc32|enqcmd|"
         "ermsb|fsgsbase|fsrm|hreset|invpcid|kl|lwp|movdir64b|movdiri|movrs|mwaitx|pclmul|pconfig|pku|prefetchi|"
         "prfchw|ptwrite|rdpid|rdpru|rdrnd|rdseed|serialize|sha|sha512|shstk|sm3|sm4|tsxldtrk|uintr|usermsr|"
         "vaes|vpclmulqdq|waitpkg|wbnoinvd|widekl|xsave|xsavec|xsaveopt|xsaves|"

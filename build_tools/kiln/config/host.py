@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 from pathlib import Path
@@ -18,6 +19,8 @@ LEVELS = (("x86-64-v4", _V4), ("x86-64-v3", _V3), ("x86-64-v2", _V2), ("x86-64",
 
 # Features beyond a level that Kiln's code uses: Linux's name and LLVM's.
 _X86_EXTRA = {"avx_vnni": "avxvnni", "avx512_vnni": "avx512vnni", "avx512_bf16": "avx512bf16"}
+# Features that a process has to ask Linux for.
+_TILES = {"amx_tile", "amx_int8", "amx_bf16"}
 _ARM_EXTRA = {"asimddp": "dotprod", "asimdhp": "fullfp16", "i8mm": "i8mm"}
 
 # CPU part numbers (ARM Ltd, implementer 0x41) of cores that issue in order.
@@ -43,13 +46,22 @@ def resolve_native(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_flags() -> frozenset[str]:
-    """CPU features and part numbers of the cores in /proc/cpuinfo; empty if there is no such file."""
+    """CPU features and part numbers of the cores in /proc/cpuinfo; empty if there is no such file.
+
+    Without features that Linux refuses to this process.
+    """
     flags: set[str] = set()
     for line in read_cpuinfo():
         key, _, value = line.partition(":")
         if key.strip() in ("flags", "Features", "CPU part"):
             flags.update(value.split())
-    return frozenset(flags)
+    return frozenset(flags if flags.isdisjoint(_TILES) or _may_use_tiles() else flags - _TILES)
+
+
+def _may_use_tiles() -> bool:
+    """Whether Linux lets this process and its children use AMX's tile registers; a container may forbid it."""
+    number, request, tile_data = 158, 0x1023, 18  # arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return bool(ctypes.CDLL(None).syscall(number, request, tile_data) == 0)
 
 
 def host_identity() -> dict[str, Any]:
@@ -101,10 +113,12 @@ def _x86(flags: frozenset[str]) -> dict[str, Any]:
     level = next(name for name, required in LEVELS if required <= flags)
     wide = level == "x86-64-v4"
     avx = level in ("x86-64-v3", "x86-64-v4")
+    tiles = wide and flags >= {"avx512_vnni", "amx_tile", "amx_int8"}
     vnni = "avx_vnni" in flags or (wide and "avx512_vnni" in flags)
     extra = [
         llvm for kernel, llvm in _X86_EXTRA.items() if kernel in flags and (wide or kernel == "avx_vnni")
     ]
+    extra += ["amx-int8"] if tiles else []
     return {
         "triple": "x86_64-unknown-linux-gnu",
         "cpu": level,
@@ -115,7 +129,7 @@ def _x86(flags: frozenset[str]) -> dict[str, Any]:
             "bits": 512 if wide else 256 if avx else 128,
             "registers": 32 if wide else 16,
             "fma": avx,
-            "dot": "vnni" if vnni and avx else "none",
+            "dot": "amx" if tiles else "vnni" if vnni and avx else "none",
             "in_order": False,
         },
         "c_compiler": {

@@ -39,8 +39,9 @@ class Vector(Section):
         description="number of vector registers of that width"
     )
     fma: bool = Field(description="the unit has fused multiply-add")
-    dot: Literal["none", "sdot", "i8mm", "vnni"] = Field(
-        description="int8 dot-product instructions; i8mm: Arm's sdot, and products of matrices as well"
+    dot: Literal["none", "sdot", "i8mm", "vnni", "amx"] = Field(
+        description="int8 dot-product instructions; i8mm: Arm's sdot, and products of matrices as well; amx: "
+        "Intel's vnni, and products in AMX's tile registers as well"
     )
     in_order: bool = Field(description="the core issues in order: loads are scheduled well before their use")
 
@@ -49,6 +50,10 @@ class Vector(Section):
         if self.bits > UNITS[self.isa].bits:
             raise PlacedError(
                 ("bits",), f"{self.bits} with isa {self.isa}: at most {UNITS[self.isa].bits} expected"
+            )
+        if self.dot == "amx" and self.bits != 512:
+            raise PlacedError(
+                ("dot",), f"'amx' with {self.bits} bits: isa avx512 with 512 bits expected, or another value"
             )
         if self.isa == "sve" and self.bits < 256:
             raise PlacedError(

@@ -70,8 +70,7 @@ _WITHOUT_SCALABLE = {"aarch64": "-sve", "riscv64": "-zve32x"}
 def tvm_target(target: Target, *, lowering: bool = False, optimise: bool = True) -> tvm.target.Target:
     """TVM's description of a target: LLVM for its triple, cpu and features.
 
-    `lowering`: for TVM's passes rather than for LLVM: vectors have the width that schedules chose.
-    `optimise`: with LLVM's passes.
+    `lowering`: for TVM's passes: vectors have the width of the schedules. `optimise`: with LLVM's passes.
     """
     description: dict[str, object] = {"kind": "llvm", "mtriple": _whole(target.triple), "mcpu": target.cpu}
     description |= {} if optimise else {"opt-level": 0}
@@ -105,7 +104,8 @@ def machine_of(
         isa=target.vector.isa,
         vector_bits=target.vector.bits,
         registers=target.vector.registers,
-        dot=target.vector.dot,
+        dot="vnni" if target.vector.dot == "amx" else target.vector.dot,
+        tiles=target.vector.dot == "amx",
         in_order=target.vector.in_order,
         l2_bytes=target.cache.l2,
         l1_bytes=target.cache.l1d,

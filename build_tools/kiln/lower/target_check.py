@@ -22,6 +22,7 @@ _UNITS = {
     "sve": (("sve",),), "rvv": (("v", "zve32x"),), "simd128": (("simd128",),), "mve": (("mve",),),
     "dsp": (("dsp",),),
     "sdot": (("dotprod",),), "i8mm": (("dotprod",), ("i8mm",)), "vnni": (("avx512vnni", "avxvnni"),),
+    "amx": (("avx512vnni",), ("amx-int8",)),
 }  # fmt: skip
 # By architecture: LLVM's features with fused multiply-add. Every 64-bit Arm core has it.
 _FMA = {
@@ -156,6 +157,9 @@ def cpu_features_of(target: Target) -> list[str]:
     if target.cuda is not None or target.deployment == "freestanding" or target.arch not in cpu_features.BITS:
         return []
     try:
-        return cpu_features.required_features(target.arch, [*_closure(target), *_length_of(target)])
+        features = [*_closure(target), *_length_of(target)]
+        if target.vector.dot != "amx":  # LLVM uses tile registers only for intrinsics
+            features = [name for name in features if not name.startswith("amx-")]
+        return cpu_features.required_features(target.arch, features)
     except KilnError as error:
         raise KilnError(f"target '{target.name}': {error}") from None

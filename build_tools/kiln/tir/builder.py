@@ -92,6 +92,7 @@ class Machine:
     l1_bytes: int = 32 << 10
     isa: str = "none"  # sse4, avx2, avx512 or neon
     dot: str = "none"  # int8 dot-product instructions: none, sdot, i8mm or vnni
+    tiles: bool = False  # whether tile registers multiply 8-bit integers: AMX
     cores: int = 1
     winograd: str = "off"  # the model's policy: auto, off, f2 or f4
     weight_growth: float = 1.0  # limit of packed size over plain size of weights, to save arithmetic

@@ -9,6 +9,8 @@ from kiln.config import Target, host, load_target
 from kiln.config.host import _V2, _V3, _V4, describe_host, read_flags, resolve_native
 from kiln.errors import KilnError
 
+AMX = {"avx512_vnni", "amx_tile", "amx_int8"}
+
 pytestmark = pytest.mark.skipif(platform.system() != "Linux", reason="the host target is for Linux")
 
 
@@ -22,6 +24,9 @@ pytestmark = pytest.mark.skipif(platform.system() != "Linux", reason="the host t
         (_V3 | {"avx_vnni"}, "x86-64-v3", "avx2", 256, "vnni", ["+avxvnni"]),
         (_V4, "x86-64-v4", "avx512", 512, "none", []),
         (_V4 | {"avx512_vnni"}, "x86-64-v4", "avx512", 512, "vnni", ["+avx512vnni"]),
+        (_V4 | AMX, "x86-64-v4", "avx512", 512, "amx", ["+avx512vnni", "+amx-int8"]),
+        (_V4 | AMX - {"amx_int8"}, "x86-64-v4", "avx512", 512, "vnni", ["+avx512vnni"]),
+        (_V4 | AMX - {"avx512_vnni"}, "x86-64-v4", "avx512", 512, "none", []),
         (_V3 | {"avx512_vnni"}, "x86-64-v3", "avx2", 256, "none", []),
     ],
 )

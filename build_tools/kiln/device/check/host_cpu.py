@@ -19,6 +19,8 @@ _KERNEL_NAMES = {
     "avxvnni": "avx_vnni",
     "avx512vnni": "avx512_vnni",
     "avx512bf16": "avx512_bf16",
+    "amx-int8": "amx_int8",
+    "amx-tile": "amx_tile",
     "neon": "asimd",
     "dotprod": "asimddp",
     "fullfp16": "asimdhp",

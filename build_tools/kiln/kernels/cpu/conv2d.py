@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from kiln.kernels.cpu.amx_tile import with_tile_registers
 from kiln.kernels.cpu.conv2d_schedule import Schedule, schedule_of
 from kiln.kernels.cpu.conv2d_tiles import TileLoops
 from kiln.kernels.cpu.convolution import Convolution
@@ -79,7 +80,8 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
         def finish(row: Expr, column: Expr, value: Expr) -> None:
             element.store(conv.result_indices(row, column, shape), value)
 
-        TileLoops(conv, schedule, buffers[0], buffers[1], finish, machine.upcoming).emit(begin, end)
+        loops = TileLoops(conv, schedule, buffers[0], buffers[1], finish, machine.upcoming)
+        with_tile_registers(schedule.tile_registers, lambda: loops.emit(begin, end))
 
     in_place = may_overwrite(fused, anchor, last, buffers_read)
     func = define(arguments, schedule.tasks, body, bool(in_place), fused.ranges)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import tvm
 
+from kiln.kernels.cpu.amx_tile import Spacing, TileRegisters
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.gemm_dot import DotProduct
 from kiln.kernels.cpu.gemm_int8 import IntegerProduct, integer_product
@@ -36,6 +37,11 @@ class Schedule:
     by_group: bool  # whether a task is a group
     prefetch_distance: int  # in tile widths; 0: no prefetches
     tasks: Extent | None  # None: the kernel is not split
+
+    @property
+    def tile_registers(self) -> TileRegisters | None:
+        """The sizes of AMX's tile registers, where the matmul uses them."""
+        return self.integer.amx if isinstance(self.integer, IntegerProduct) else None
 
     @property
     def one_part(self) -> bool:
@@ -107,7 +113,11 @@ def _integer(
     greatest = fused.ranges.greatest
     dtypes = [str(x.dtype), str(weights.dtype)]
     narrow, rows = weights in fused.narrow, greatest(conv.rows)
-    return integer_product(machine, dtypes, narrow, conv.loops(), rows, conv.columns, greatest(conv.out_w))
+    loops, line = conv.loops(), greatest(conv.out_w)
+    spacing = None
+    if conv.is_dense or isinstance(conv.out_w, int):
+        spacing = Spacing(conv.stride_w * conv.pitch, None if conv.is_dense else line)
+    return integer_product(machine, dtypes, narrow, loops, rows, conv.columns, line, spacing)
 
 
 def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine) -> Schedule:

@@ -11,7 +11,8 @@ Packing      [K,N] → [panel][group][NR][4]. The reduction is cut into runs of 
              undo the shift, one int32 per column. Where the variants of a target differ in the signedness
              that they need, every panel has this head, and kernels without a shift skip it.
 Schedule     One of these methods, by the target's instructions:
-             vnni  vpdpbusd adds four products u8 x s8 to a lane; 128, 256 or 512 bits.
+             vnni  vpdpbusd adds four products u8 x s8 to a lane; 128, 256 or 512 bits. With AMX as well,
+                   rows that fill tile registers are multiplied there (amx_tile.py).
              sdot  the ARM instruction for four products s8 x s8; SVE: in registers of any length.
              smmla ARM's I8MM: two rows by two columns by eight values of k (matrix_tile.py); usmmla: x in
                    uint8, which needs no shift. A single row is multiplied by sdot or usdot.
@@ -33,11 +34,12 @@ from typing import Any
 from tvm import tirx
 
 from kiln.config.sizes import ceil_div
+from kiln.kernels.cpu.amx_tile import Spacing, TileRegisters, TileSums, tile_registers
 from kiln.kernels.cpu.gemm import Finish
 from kiln.kernels.cpu.gemm_dot import METHODS, DotProduct, dot_product
-from kiln.kernels.cpu.gemm_tile import Loop, Tile, adjacent_panels, fitted
+from kiln.kernels.cpu.gemm_tile import Loop
 from kiln.kernels.cpu.int8_packing import GROUP, IntegerPacking
-from kiln.kernels.cpu.matrix_tile import LANES as MATRIX_LANES
+from kiln.kernels.cpu.int8_tile import MOST_SUMS, amx_tile, choose_tile
 from kiln.kernels.cpu.matrix_tile import NAMES as MATRIX
 from kiln.kernels.cpu.matrix_tile import MatrixTile
 from kiln.kernels.cpu.runtime_product import dot_of_four
@@ -98,23 +100,74 @@ def _vector_load(buffer: Any, offset: Expr, lanes: int) -> Expr:
 
 @dataclass(frozen=True)
 class IntegerProduct(IntegerPacking):
-    """An int8 matmul by one method."""
+    """An int8 matmul by one method; `amx`: in tile registers, but for single rows that are left over."""
+
+    amx: TileRegisters | None = None
 
     def product(
         self, rows: Sequence[Expr], first_column: Expr, columns: int, x: Any, bases: Sequence[Expr],
         weights: Any, panel: Expr, finish: Finish, inside: Expr | None = None,
     ) -> None:  # fmt: skip
         """Emit one tile of sums; parameters as in gemm.product."""
-        lanes = self.tile.lanes
-        count, vectors = len(rows), ceil_div(columns, lanes)
-        size = GROUP * lanes
-        sums = [[registers([lanes], "int32") for _ in range(vectors)] for _ in range(count)]
+        vectors = ceil_div(columns, self.tile.lanes)
         starts = [
             bind((panel + int64(p)) * int64(self.panel_bytes))
             for p in range(ceil_div(vectors, self.tile.vectors))
         ]
         # Bytes of a group that belong to columns before the tile.
         skipped = int64(0) if inside is None else bind(inside * int64(GROUP))
+        first = 0
+        if self.amx is not None and len(rows) >= self.amx.rows:
+            first = len(rows) // self.amx.rows * self.amx.rows
+            self._in_tile_registers(
+                rows[:first], first_column, columns, x, bases, weights, starts, skipped, finish
+            )
+        most = len(rows) if self.amx is None else max(1, MOST_SUMS[0] // vectors)
+        for begin in range(first, len(rows), most):
+            part = slice(begin, begin + most)
+            self._in_vectors(
+                rows[part], first_column, columns, x, bases[part], weights, starts, skipped, finish
+            )
+
+    def _in_tile_registers(
+        self, rows: Sequence[Expr], first_column: Expr, columns: int, x: Any, bases: Sequence[Expr],
+        weights: Any, starts: Sequence[Expr], skipped: Expr, finish: Finish,
+    ) -> None:  # fmt: skip
+        """Emit sums of rows that fill tile registers; parameters as of `_in_vectors`."""
+        assert self.amx is not None
+        count, lanes = self.amx.rows, self.tile.lanes
+        groups = [
+            bind(
+                starts[v // self.tile.vectors]
+                + skipped
+                + int64(self.head_bytes + v % self.tile.vectors * GROUP * lanes)
+            )
+            for v in range(ceil_div(columns, lanes))
+        ]
+        line = GROUP * self.tile.columns
+        sums = TileSums(self.amx, self.runs, line, x, bases[: len(rows) : count], weights, groups).emit()
+        for first_row, vectors in zip(rows[::count], sums, strict=True):
+            with serial(count) as number:
+                row = bind(first_row + number)
+                for v, held in enumerate(vectors):
+                    for offset, width in chunks(min(lanes, columns - v * lanes), lanes):
+                        with vector(width) as lane:
+                            value = load(held, [number * int64(lanes) + int64(offset) + lane])
+                            finish(row, first_column + int64(v * lanes + offset) + lane, value)
+
+    def _in_vectors(
+        self, rows: Sequence[Expr], first_column: Expr, columns: int, x: Any, bases: Sequence[Expr],
+        weights: Any, starts: Sequence[Expr], skipped: Expr, finish: Finish,
+    ) -> None:  # fmt: skip
+        """Emit sums in vector registers.
+
+        `starts`: offset in `weights` of each panel. `skipped`: bytes of a group before the tile's columns.
+        Others: as in gemm.product.
+        """
+        lanes = self.tile.lanes
+        count, vectors = len(rows), ceil_div(columns, lanes)
+        size = GROUP * lanes
+        sums = [[registers([lanes], "int32") for _ in range(vectors)] for _ in range(count)]
         panel_vectors = [divmod(v, self.tile.vectors) for v in range(vectors)]  # panel, vector within it
         if self.method in MATRIX and count > 1 and self.run > GROUP:
             groups = [start + skipped + int64(self.head_bytes) for start in starts]
@@ -252,38 +305,15 @@ def merged(loops: Sequence[Loop]) -> tuple[Loop, ...]:
     return tuple(result)
 
 
-# By method: the most vectors of sums in a tile, and the most vectors in a row. The other registers hold
-# weights, x and intermediate products.
-_SUMS = {"smmla": (20, 2), "usmmla": (20, 2), "mull": (16, 4), "sign": (8, 2)}
-_MOST_SUMS = (24, 4)  # of the other methods
-_SUMS_16_REGISTERS = {"vnni": (12, 2), "mull": (6, 2), "sign": (8, 2), "dot": (8, 2)}
-
-
-def choose_tile(method: str, machine: Machine, rows: int, columns: int, line: int) -> Tile:
-    """Choose the register tile; runs of `line` rows (pixels of an image row) are equally spaced in x."""
-    lanes = min(machine.lanes("int32"), max(_SIGN)) if method == "sign" else machine.lanes("int32")
-    lanes = MATRIX_LANES if method in MATRIX else lanes
-    table = _SUMS if machine.registers >= 32 else _SUMS_16_REGISTERS
-    sums, vectors = table.get(method, _MOST_SUMS)
-    vectors = min(vectors, ceil_div(columns, lanes))
-    greatest_rows = min(rows, max(1, sums // vectors), 16)
-    step = 2 if method in MATRIX and greatest_rows > 1 else 1  # pairs of rows
-    even = max(
-        (count for count in range(step, greatest_rows + 1, step) if line % count == 0), default=greatest_rows
-    )
-    number = adjacent_panels(rows, columns, vectors, lanes)
-    tile = Tile(even if 2 * even > greatest_rows else greatest_rows, vectors, lanes, number)
-    return tile if machine.packing is None else fitted(tile, machine.packing.columns, columns)
-
-
 def integer_product(
     machine: Machine, dtypes: Sequence[str], weights_narrow: bool, loops: Sequence[Loop], rows: int,
-    columns: int, line: int,
+    columns: int, line: int, spacing: Spacing | None = None,
 ) -> IntegerProduct | DotProduct | None:  # fmt: skip
     """The method and tile for `rows` x `columns` sums over `loops`, x and weights of `dtypes`.
 
     Returns None where gemm.product has to compute them. `weights_narrow`: the result of `narrow`. `line`:
-    number of consecutive rows that are equally spaced in x.
+    number of consecutive rows that are equally spaced in x. `spacing`: of these rows, for a product in tile
+    registers; None: vector registers are used.
     """
     runs = merged(loops)
     if machine.isa in METHODS:
@@ -296,7 +326,14 @@ def integer_product(
     offset = 128 if dtypes[0] == "int8" else -128  # makes x the other type
     shift = 0 if dtypes[0] in multiplied_types(machine) else offset
     heads = bool(shift) or dtypes[0] in machine.heads
-    tile = choose_tile(method, machine, rows, columns, line)
+    amx = None
+    if machine.tiles and spacing is not None:
+        amx = tile_registers(rows, spacing, runs[-1].extent, dtypes[0] == "int8")
+    tile = (
+        choose_tile(method, machine, rows, columns, line)
+        if amx is None
+        else amx_tile(machine, amx, rows, columns)
+    )
     arrangement, head_lanes = "halves" if method == "mull" else "groups", tile.lanes
     if machine.packing is not None:
         arrangement, head_lanes = machine.packing.arrangement, machine.packing.head_lanes
@@ -307,4 +344,4 @@ def integer_product(
     arm32 = machine.registers < 32 and method == "mull"
     head_lanes = head_lanes if heads else 0
     wide = not weights_narrow
-    return IntegerProduct(method, arm32, tile, runs, shift, head_lanes, offset, arrangement, wide)
+    return IntegerProduct(method, arm32, tile, runs, shift, head_lanes, offset, arrangement, wide, amx)

@@ -1,0 +1,42 @@
+"""The register tiles of kernels/cpu/gemm_int8.py: their sizes for a method and a processor."""
+
+from __future__ import annotations
+
+from kiln.config.sizes import ceil_div
+from kiln.kernels.cpu.amx_tile import BLOCK, TileRegisters
+from kiln.kernels.cpu.gemm_tile import Tile, adjacent_panels, fitted
+from kiln.kernels.cpu.matrix_tile import LANES as MATRIX_LANES
+from kiln.kernels.cpu.matrix_tile import NAMES as MATRIX
+from kiln.tir.builder import Machine
+
+# By method: the most vectors of sums in a tile, and the most vectors in a row. The other registers hold
+# weights, x and intermediate products.
+_SUMS = {"smmla": (20, 2), "usmmla": (20, 2), "mull": (16, 4), "sign": (8, 2)}
+MOST_SUMS = (24, 4)  # of the other methods
+_SUMS_16_REGISTERS = {"vnni": (12, 2), "mull": (6, 2), "sign": (8, 2), "dot": (8, 2)}
+
+_SIGN_LANES = 8  # most sums in a vector of the method `sign`, which AVX-512 lacks
+
+
+def choose_tile(method: str, machine: Machine, rows: int, columns: int, line: int) -> Tile:
+    """Choose the register tile; runs of `line` rows (pixels of an image row) are equally spaced in x."""
+    lanes = min(machine.lanes("int32"), _SIGN_LANES) if method == "sign" else machine.lanes("int32")
+    lanes = MATRIX_LANES if method in MATRIX else lanes
+    table = _SUMS if machine.registers >= 32 else _SUMS_16_REGISTERS
+    sums, vectors = table.get(method, MOST_SUMS)
+    vectors = min(vectors, ceil_div(columns, lanes))
+    greatest_rows = min(rows, max(1, sums // vectors), 16)
+    step = 2 if method in MATRIX and greatest_rows > 1 else 1  # pairs of rows
+    even = max(
+        (count for count in range(step, greatest_rows + 1, step) if line % count == 0), default=greatest_rows
+    )
+    number = adjacent_panels(rows, columns, vectors, lanes)
+    tile = Tile(even if 2 * even > greatest_rows else greatest_rows, vectors, lanes, number)
+    return tile if machine.packing is None else fitted(tile, machine.packing.columns, columns)
+
+
+def amx_tile(machine: Machine, amx: TileRegisters, rows: int, columns: int) -> Tile:
+    """The tile of two by two tile registers, or of what `rows` and `columns` fill."""
+    lanes = machine.lanes("int32")
+    tile = Tile(min(BLOCK, rows // amx.rows) * amx.rows, min(BLOCK, ceil_div(columns, lanes)), lanes)
+    return tile if machine.packing is None else fitted(tile, machine.packing.columns, columns)
