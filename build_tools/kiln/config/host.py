@@ -59,7 +59,7 @@ def read_flags() -> frozenset[str]:
 
 
 def _may_use_tiles() -> bool:
-    """Whether Linux lets this process and its children use AMX's tile registers; a container may forbid it."""
+    """Whether Linux lets this process and its children use tile registers (AMX): a container may not."""
     number, request, tile_data = 158, 0x1023, 18  # arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
     return bool(ctypes.CDLL(None).syscall(number, request, tile_data) == 0)
 

@@ -5,9 +5,11 @@ to 64 bytes of x by up to 16 groups of four values of k in 16 columns, and adds 
 bits: as many products in a cycle as eight VPDPBUSD. The groups are those of the panels for VPDPBUSD. x is
 loaded from where it is: its rows are at equal distances.
 
-Four registers hold sums, two hold x and two hold weights: two by two products for four loads. Registers have
-no instructions but loads, stores and products, so that the sums are stored on the stack for the epilogue.
-Their sizes are set once for a call of a kernel (`with_tile_registers`); rows that are left over go to VPDPBUSD.
+Four registers hold sums, two hold x and two hold weights: two by two products for four loads. Where k is not
+divided into equal parts, two more registers of other sizes hold the last part, and three hold sums. There are
+no instructions on registers but loads, stores and products, so that sums are stored on the stack for the
+epilogue. Sizes are set once for a call of a kernel (`with_tile_registers`); rows that are left over go to
+VPDPBUSD.
 """
 
 from __future__ import annotations
@@ -25,10 +27,8 @@ from kiln.kernels.cpu.int8_packing import GROUP
 from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store
 
 LANES = 16  # columns in a tile register
-BLOCK = 2  # tile registers of x, and of weights, in a block
-# Of a tile register, which has 16 rows: sums of 1 KiB are not put on the stack (`registers` in tir/builder.py).
+# Of a tile register. It has 16 rows, but sums of 1 KiB are not put on the stack (tir/builder.py: registers).
 _MOST_ROWS, _ROW_BYTES = 15, 64
-_LEFT, _RIGHT = BLOCK * BLOCK, BLOCK * BLOCK + BLOCK  # first registers of x and of weights
 _REGISTERS = 8
 
 
@@ -36,19 +36,42 @@ _REGISTERS = 8
 class TileRegisters:
     """The sizes of a kernel's tile registers: `rows` rows of x, `chunk` bytes of k.
 
-    `stride`: bytes between adjacent rows of x. `signed`: whether x is int8, not uint8.
+    `rest`: bytes of k after the last whole chunk of a run. `stride`: bytes between adjacent rows of x.
+    `signed`: whether x is int8, not uint8.
     """
 
     rows: int
     chunk: int
+    rest: int
     stride: int
     signed: bool
+
+    @property
+    def down(self) -> int:
+        """Registers of rows in a block."""
+        return 3 if self.rest else 2
+
+    @property
+    def across(self) -> int:
+        """Registers of columns in a block."""
+        return 1 if self.rest else 2
+
+    @property
+    def left(self) -> list[int]:
+        """The registers that hold x, by turns."""
+        return [3, 4] if self.rest else [4, 5]
+
+    @property
+    def right(self) -> list[int]:
+        """The registers that hold weights, one for each register of columns."""
+        return [5] if self.rest else [6, 7]
 
 
 # Fewest rows and bytes of k with which tile registers are faster than VPDPBUSD.
 _FEWEST_ROWS, _LEAST_CHUNK = 4, 16
 # The time to load and store registers, in rows of products; and of a row by VPDPBUSD.
 _BLOCK_COST, _ROW_COST = 2, 8
+_REST_LEFT, _REST_RIGHT = 6, 7  # registers of the last part of a run
 
 
 @dataclass(frozen=True)
@@ -64,9 +87,9 @@ def tile_registers(rows: int, spacing: Spacing, run: int, signed: bool) -> TileR
 
     `run`: contiguous bytes of x in the innermost loop of the reduction. `signed`: whether x is int8.
     """
-    chunk = chunk_of(run)
-    if chunk is None or chunk < _LEAST_CHUNK:
+    if run % GROUP or run < _LEAST_CHUNK:
         return None
+    chunk, rest = parts_of(run)
     allowed = [
         count
         for count in range(_FEWEST_ROWS, min(rows, _MOST_ROWS) + 1)
@@ -78,21 +101,19 @@ def tile_registers(rows: int, spacing: Spacing, run: int, signed: bool) -> TileR
     def cost(count: int) -> tuple[int, int]:
         return rows // count * (count + _BLOCK_COST) + rows % count * _ROW_COST, -count
 
-    return TileRegisters(min(allowed, key=cost), chunk, spacing.stride, signed)
+    return TileRegisters(min(allowed, key=cost), chunk, rest, spacing.stride, signed)
 
 
-def chunk_of(run: int) -> int | None:
-    """Bytes of k in a register for runs of `run` bytes: equal parts of whole groups; None if there are none.
+def parts_of(run: int) -> tuple[int, int]:
+    """Bytes of k in a register for runs of `run` bytes, a multiple of GROUP, and bytes that are then left.
 
-    A product takes the same time for any number of bytes. At most half of them may be missing.
+    A product takes the same time for any number of bytes: none are left if a quarter more products suffice.
     """
-    if run % GROUP:
-        return None
     fewest = ceil_div(run, _ROW_BYTES)
-    for parts in range(fewest, 2 * fewest + 1):
+    for parts in range(fewest, fewest * 5 // 4 + 1):
         if run % (parts * GROUP) == 0:
-            return run // parts
-    return None
+            return run // parts, 0
+    return _ROW_BYTES, run % _ROW_BYTES
 
 
 def _call(name: str, *operands: Expr) -> None:
@@ -109,9 +130,11 @@ def _address(buffer: Any, offset: Expr) -> Expr:
 
 def _configure(sizes: TileRegisters) -> None:
     """Emit the instruction that sets the sizes of the tile registers."""
-    groups = sizes.chunk // GROUP
-    row_bytes = [_ROW_BYTES] * _LEFT + [sizes.chunk] * BLOCK + [_ROW_BYTES] * BLOCK
-    counts = [sizes.rows] * _RIGHT + [groups] * BLOCK
+    row_bytes, counts = [_ROW_BYTES] * _REGISTERS, [sizes.rows] * _REGISTERS  # of sums
+    parts = [(left, right, sizes.chunk) for left in sizes.left for right in sizes.right]
+    parts += [(_REST_LEFT, _REST_RIGHT, sizes.rest)] if sizes.rest else []
+    for left, right, size in parts:
+        row_bytes[left], counts[right] = size, size // GROUP
     palette, unused = [1, *[0] * 15], [0] * _REGISTERS
     content = [
         *palette,
@@ -142,7 +165,7 @@ def with_tile_registers(sizes: TileRegisters | None, emit: Callable[[], None]) -
 
 
 class TileSums:
-    """Emits the sums of up to BLOCK * `sizes.rows` rows by BLOCK * LANES columns.
+    """Emits the sums of up to `down` registers of rows of x by `across` registers of columns.
 
     `bases`: offset in x of the first row of each register. `starts`: offset in `weights` of the first group
     of each 16 columns; groups are `group_bytes` apart. `runs`: the reduction, innermost loop over contiguous
@@ -158,14 +181,12 @@ class TileSums:
 
     def emit(self) -> list[list[Any]]:
         """Emit the sums; return a buffer of [rows * LANES] int32 by register of x and 16 columns."""
-        for row in range(len(self.bases)):
-            for column in range(len(self.starts)):
-                _call("tilezero", _number(BLOCK * row + column))
+        for register in range(len(self.bases) * len(self.starts)):
+            _call("tilezero", _number(register))
         self._reduce(self.runs, int64(0), int64(0))
-        return [
-            [self._stored(BLOCK * row + column) for column in range(len(self.starts))]
-            for row in range(len(self.bases))
-        ]
+        stored = [self._stored(register) for register in range(len(self.bases) * len(self.starts))]
+        across = len(self.starts)
+        return [stored[row * across : (row + 1) * across] for row in range(len(self.bases))]
 
     def _stored(self, register: int) -> Any:
         """Emit the store of a register of sums; return the buffer."""
@@ -181,21 +202,29 @@ class TileSums:
                 inner = step * int64(loop.extent) + k
                 self._reduce(remaining[1:], x_offset + k * int64(loop.x_stride), inner)
             return
-        chunks = loop.extent // self.sizes.chunk
+        sizes, chunks = self.sizes, loop.extent // self.sizes.chunk
         first = bind(step * int64(loop.extent // GROUP * self.group_bytes))
-        with serial(chunks) as k:
-            weights_of_chunk = first + k * int64(self.sizes.chunk // GROUP * self.group_bytes)
-            self._chunk(x_offset + k * int64(self.sizes.chunk), weights_of_chunk)
+        chunk_bytes = sizes.chunk // GROUP * self.group_bytes
+        if chunks:
+            with serial(chunks) as k:
+                weights_offset = first + k * int64(chunk_bytes)
+                self._products(x_offset + k * int64(sizes.chunk), weights_offset, sizes.left, sizes.right)
+        if sizes.rest:
+            rest = x_offset + int64(chunks * sizes.chunk), first + int64(chunks * chunk_bytes)
+            self._products(*rest, [_REST_LEFT], [_REST_RIGHT])
 
-    def _chunk(self, x_offset: Expr, weights_offset: Expr) -> None:
-        """Emit the products of one chunk of k."""
-        for column, start in enumerate(self.starts):
+    def _products(
+        self, x_offset: Expr, weights_offset: Expr, left: Sequence[int], right: Sequence[int]
+    ) -> None:
+        """Emit the products of one part of k, in the registers `left` of x and `right` of weights."""
+        for start, register in zip(self.starts, right, strict=False):
             address = _address(self.weights, start + weights_offset)
-            _call("tileloadd64", _number(_RIGHT + column), address, int64(self.group_bytes))
+            _call("tileloadd64", _number(register), address, int64(self.group_bytes))
+        name = "tdpbssd" if self.sizes.signed else "tdpbusd"
         for row, base in enumerate(self.bases):
+            x_register = left[row % len(left)]
             address = _address(self.x, base + x_offset)
-            _call("tileloadd64", _number(_LEFT + row), address, int64(self.sizes.stride))
-            for column in range(len(self.starts)):
-                name = "tdpbssd" if self.sizes.signed else "tdpbusd"
-                sums = BLOCK * row + column
-                _call(name, _number(sums), _number(_LEFT + row), _number(_RIGHT + column))
+            _call("tileloadd64", _number(x_register), address, int64(self.sizes.stride))
+            for column, register in zip(range(len(self.starts)), right, strict=False):
+                sums = row * len(self.starts) + column
+                _call(name, _number(sums), _number(x_register), _number(register))

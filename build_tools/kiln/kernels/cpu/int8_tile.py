@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kiln.config.sizes import ceil_div
-from kiln.kernels.cpu.amx_tile import BLOCK, TileRegisters
+from kiln.kernels.cpu.amx_tile import TileRegisters
 from kiln.kernels.cpu.gemm_tile import Tile, adjacent_panels, fitted
 from kiln.kernels.cpu.matrix_tile import LANES as MATRIX_LANES
 from kiln.kernels.cpu.matrix_tile import NAMES as MATRIX
@@ -36,7 +36,8 @@ def choose_tile(method: str, machine: Machine, rows: int, columns: int, line: in
 
 
 def amx_tile(machine: Machine, amx: TileRegisters, rows: int, columns: int) -> Tile:
-    """The tile of two by two tile registers, or of what `rows` and `columns` fill."""
+    """The tile of a block of tile registers, or of what `rows` and `columns` fill of it."""
     lanes = machine.lanes("int32")
-    tile = Tile(min(BLOCK, rows // amx.rows) * amx.rows, min(BLOCK, ceil_div(columns, lanes)), lanes)
+    down, across = min(amx.down, rows // amx.rows), min(amx.across, ceil_div(columns, lanes))
+    tile = Tile(down * amx.rows, across, lanes)
     return tile if machine.packing is None else fitted(tile, machine.packing.columns, columns)
