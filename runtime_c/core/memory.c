@@ -21,6 +21,8 @@ static size_t multiply(size_t a, uint32_t b) {
 }
 
 size_t kiln_tensor_shape(const kiln_tensor *tensor, const int64_t *dims, int64_t *shape) {
+    if (tensor == NULL)
+        return SIZE_MAX;
     size_t bytes = (size_t)(tensor->dtype.bits * tensor->dtype.lanes + 7) / 8;
     bool empty = false;
     for (int32_t axis = 0; axis < tensor->rank; axis++) {

@@ -72,6 +72,8 @@ kiln_status kiln_open(kiln_session *session, const kiln_model *model, const kiln
         status = choose_variant(model, config->variant, &session->variant, detail);
     if (status != KILN_OK)
         return status;
+    if (model->buckets_count == 0) /* <m>_interface */
+        return kiln_fail_plain(detail, KILN_BAD_PLAN);
     size_t smallest = SIZE_MAX;
     for (uint32_t i = 0; i < model->buckets_count; i++)
         if (model->buckets[i].arena_bytes < smallest)
@@ -114,7 +116,7 @@ static kiln_status choose_bucket(const kiln_model *model, kiln_plan_result *resu
                                  kiln_detail *detail) {
     const int32_t bucket = model->select == NULL ? 0 : model->select(result->dims);
     if (bucket < 0 || (uint32_t)bucket >= model->buckets_count)
-        return model->dims_count == 0 ? kiln_fail_plain(detail, KILN_NO_BUCKET)
+        return model->dims_count == 0 ? kiln_fail_plain(detail, KILN_BAD_PLAN)
                                       : model->dynamic->refuse(model, result->dims, detail);
     result->bucket = (uint32_t)bucket;
     result->steps = model->buckets[bucket].steps;

@@ -93,7 +93,7 @@ static const char *message(kiln_status status) {
     case KILN_WRONG_MODEL:
         return "open for another model";
     case KILN_BAD_PLAN:
-        return "no such step in the plan";
+        return "no such step in the plan, or only an interface";
     case KILN_BUSY:
         return "in use: called from on_step of the run itself";
     case KILN_OTHER_SCALE:
@@ -163,7 +163,7 @@ static const char *message(kiln_status status) {
     case KILN_SYSTEM_FILE:
         return "cannot open or map the file";
     case KILN_SYSTEM_LIBRARY:
-        return "no library that can be loaded";
+        return "no library of this model that can be loaded";
     case KILN_LOAD_REFUSED:
         return "refused by the program's check (%v)";
     case KILN_SYSTEM_THREADS:
@@ -287,6 +287,8 @@ static void put_where(line *out, const kiln_detail *detail) {
     const uint32_t where = (uint32_t)detail->where;
     if (detail->name != NULL)
         put(out, detail->name);
+    else if (detail->status == KILN_NULL_ARGUMENT && detail->where == KILN_AT_SESSION)
+        put(out, "argument"); /* of a call that may have no session */
     else
         put(out, where < sizeof places / sizeof places[0] ? places[where] : "unknown place");
     if (detail->name == NULL && detail->index >= 0) {

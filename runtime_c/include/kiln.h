@@ -47,7 +47,8 @@ typedef enum kiln_status {
     KILN_NOT_OPEN = 12,      /* the session is not open: kiln_open was not called, or failed */
     KILN_NOT_RUNNING = 13,   /* kiln_step with no step left */
     KILN_WRONG_MODEL = 14,   /* typed entry of one model, session of another */
-    KILN_BAD_PLAN = 15,      /* the plan has no such step: the generated source is damaged */
+    KILN_BAD_PLAN = 15,      /* the plan has no such step: the generated source is damaged, or the
+                                model is an interface */
     KILN_BUSY = 16, /* a session called from its own on_step, or a pool that a kernel uses */
 
     /* kiln_compatible: a model that comes later, compared with the one that a program was built
@@ -101,9 +102,10 @@ typedef enum kiln_status {
     KILN_PARAMS_MEMORY = 57,      /* kiln_read_params: the memory is smaller than the file */
 
     /* the operating system (platform_posix.c, threads_pthread.c) */
-    KILN_SYSTEM_FILE = 60,    /* cannot open or map; errno says why */
+    KILN_SYSTEM_FILE = 60,    /* cannot open or map; errno says why; detail.name is the path */
     KILN_SYSTEM_THREADS = 61, /* cannot start threads */
-    KILN_SYSTEM_LIBRARY = 62, /* kiln_load: no library of this model; detail.name says why */
+    KILN_SYSTEM_LIBRARY = 62, /* kiln_load: no library of this model; detail.name says why, or is
+                                 the model's name where the library has no such model */
     KILN_LOAD_REFUSED = 63,   /* by the caller's check; detail.value is what it returned */
 
     /* a GPU (gpu_cuda.c); detail.name is the driver's own text, detail.index the GPU */
@@ -461,7 +463,8 @@ kiln_status kiln_plan_dims(const kiln_model *model, const int64_t *dims, kiln_pl
 
 /* Write the tensor's shape for these dimensions (as in kiln_plan_result; null where the model has
  * none) to shape[0..rank-1], unless that is null. Returns its bytes, SIZE_MAX if they exceed the
- * address space. With it a caller computes the size of an output before it has memory for it:
+ * address space, and for null. With it a caller computes the size of an output before it has memory
+ * for it:
  *
  *     kiln_plan_result plan;
  *     if (kiln_plan(model, inputs, &plan, &detail) == KILN_OK)

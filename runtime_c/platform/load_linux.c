@@ -80,11 +80,11 @@ static int copy_of(const char *path, size_t *bytes) {
 }
 
 /* Whether the caller accepts the copy. */
-static kiln_status checked(int copy, size_t bytes, kiln_load_check check, void *user,
-                           kiln_detail *detail) {
+static kiln_status checked(int copy, size_t bytes, const char *path, kiln_load_check check,
+                           void *user, kiln_detail *detail) {
     void *seen = bytes == 0 ? MAP_FAILED : mmap(NULL, bytes, PROT_READ, MAP_SHARED, copy, 0);
     if (seen == MAP_FAILED)
-        return fail(detail, KILN_SYSTEM_FILE, NULL);
+        return fail(detail, KILN_SYSTEM_FILE, path);
     const int32_t refused = check(user, seen, bytes);
     (void)munmap(seen, bytes);
     if (refused == 0)
@@ -121,17 +121,19 @@ kiln_status kiln_load(kiln_loaded *loaded, const char *path, const kiln_model *b
     char name[40];
     kiln_loaded found = {.file = copy_of(path, &bytes)};
     if (found.file < 0)
-        return fail(detail, KILN_SYSTEM_FILE, NULL);
+        return fail(detail, KILN_SYSTEM_FILE, path);
     kiln_status status = KILN_OK;
     if (check != NULL)
-        status = checked(found.file, bytes, check, user, detail);
+        status = checked(found.file, bytes, path, check, user, detail);
     if (status == KILN_OK) {
         name_of(found.file, name);
         found.library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
         if (found.library != NULL)
             found.model = (const kiln_model *)dlsym(found.library, built->name);
+        /* The loader's text is gone after its next call, such as dlclose in kiln_unload. */
         status = found.model != NULL ? kiln_compatible(found.model, built, detail)
-                                     : fail(detail, KILN_SYSTEM_LIBRARY, dlerror());
+                                     : fail(detail, KILN_SYSTEM_LIBRARY,
+                                            found.library == NULL ? dlerror() : built->name);
     }
     if (status == KILN_OK)
         *loaded = found;

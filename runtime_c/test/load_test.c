@@ -110,8 +110,12 @@ static void test_refused(char **files) {
     CHECK(getenv("LOADED") == NULL); /* none of its code has run */
     CHECK(kiln_load(&loaded, files[3], &sums, NULL, NULL, &detail) == KILN_SYSTEM_LIBRARY);
     CHECK(kiln_detail_text(&detail, text, sizeof text) > 10 && detail.name != NULL);
-    CHECK(kiln_load(&loaded, "absent", &sums, NULL, NULL, NULL) == KILN_SYSTEM_FILE);
-    CHECK(errno == ENOENT);
+    kiln_model other = sums; /* a library that can be loaded, but has no such model */
+    other.name = "no_such_model";
+    CHECK(kiln_load(&loaded, files[0], &other, NULL, NULL, &detail) == KILN_SYSTEM_LIBRARY);
+    CHECK(detail.name == other.name);
+    CHECK(kiln_load(&loaded, "absent", &sums, NULL, NULL, &detail) == KILN_SYSTEM_FILE);
+    CHECK(errno == ENOENT && detail.name != NULL && strcmp(detail.name, "absent") == 0);
     CHECK(kiln_load(&loaded, "/", &sums, NULL, NULL, NULL) == KILN_SYSTEM_FILE && errno == EISDIR);
     CHECK(kiln_load(&loaded, "/dev/null", &sums, accept, NULL, NULL) == KILN_SYSTEM_FILE);
     CHECK(kiln_load(NULL, files[0], &sums, NULL, NULL, NULL) == KILN_NULL_ARGUMENT);

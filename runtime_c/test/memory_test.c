@@ -100,6 +100,7 @@ static void test_bytes(void) {
     if (SIZE_MAX == UINT32_MAX)
         CHECK(kiln_tensor_shape(&(kiln_tensor){.dtype = float64, .rank = 2, .shape = edge}, NULL,
                                 NULL) == SIZE_MAX);
+    CHECK(kiln_tensor_shape(NULL, NULL, shape) == SIZE_MAX);
 }
 
 int main(void) {

@@ -29,6 +29,21 @@ static void test_open(void) {
     CHECK(workload_untouched(&work));
 }
 
+/* What a generated <m>_interface is: a model without buckets. No arena is large enough for it. */
+static void test_interface(void) {
+    kiln_plan_result plan;
+    kiln_detail detail;
+    const int64_t dims[] = {2, 16};
+    kiln_model interface = sums;
+    interface.buckets = NULL;
+    interface.buckets_count = 0;
+    interface.select = NULL;
+    work.config.arena_bytes = SIZE_MAX;
+    CHECK(kiln_open(&session, &interface, &work.config) == KILN_BAD_PLAN);
+    work.config.arena_bytes = sizeof work.arena;
+    CHECK(kiln_plan_dims(&interface, dims, &plan, &detail) == KILN_NO_BUCKET);
+}
+
 static void test_arena(void) {
     work.config.arena = NULL;
     CHECK(kiln_open(&session, &sums, &work.config) == KILN_ARENA_NULL);
@@ -204,6 +219,7 @@ static void test_two_sessions(void) {
 int main(void) {
     workload_make(&work, 2, 16);
     test_open();
+    test_interface();
     test_arena();
     test_steps();
     test_damaged_plan();

@@ -32,6 +32,10 @@ static void test_lines(void) {
            "output 2 axis 0: -9223372036854775808, allowed 7");
     expect((kiln_detail){KILN_DIM_MISMATCH, KILN_AT_INPUT, "mask", 1, 1, 8, 16, 16, 0},
            "mask axis 1: 8, allowed 16 to agree with other axes");
+    expect((kiln_detail){KILN_NULL_ARGUMENT, KILN_AT_SESSION, NULL, -1, -1, 0, 0, 0, 0},
+           "argument: null where a pointer is needed");
+    expect((kiln_detail){KILN_NULL_ARGUMENT, KILN_AT_INPUT, NULL, -1, -1, 0, 0, 0, 0},
+           "input: null where a pointer is needed");
     expect((kiln_detail){KILN_NO_BUCKET, KILN_AT_DIM, "seq", 0, -1, 20, 16, 32, 0},
            "seq: 20, served by no bucket; nearest sizes served: 16, 32");
     expect((kiln_detail){KILN_NO_BUCKET, KILN_AT_DIM, "seq", 0, -1, 20, -1, 32, 0},

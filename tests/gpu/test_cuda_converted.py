@@ -36,7 +36,7 @@ _REFUSED = {
     "other axis": ("KILN_BAD_SHAPE", "image axis 3: 5, allowed 4"),
     "no such axis": ("KILN_BAD_RANK", "features: rank 0, allowed 3"),
     "rank": ("KILN_BAD_RANK", "image: rank 3, allowed 4"),
-    "no scalings": ("KILN_NULL_ARGUMENT", "session: null where a pointer is needed"),
+    "no scalings": ("KILN_NULL_ARGUMENT", "argument: null where a pointer is needed"),
 }
 
 
