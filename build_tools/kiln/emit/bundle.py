@@ -54,7 +54,8 @@ def run(args: BundleStage) -> None:
             atomic_write(folder / "include" / f"{name}_sizes.h", sizes)
         if args.report:
             _copy(args.report, folder / "report.html")
-        consumers.write(folder, name, target.name, config.description, plan.threads)
+        about = (target.name, config.description, plan.threads, target.system.format)
+        consumers.write(folder, name, *about)
         manifest: Manifest = {
             **describe(config, plan, target, size, bundled(folder)),
             "precision": accuracy(read_json(args.precision) if args.precision else None),

@@ -7,15 +7,20 @@ from pathlib import Path
 
 from kiln import __version__, templates
 from kiln.byoc.libraries.folder import bundled
+from kiln.config.systems import Format
 from kiln.errors import printable
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
-def write(folder: Path, name: str, target: str, description: str, threads: str) -> None:
+def write(
+    folder: Path, name: str, target: str, description: str, threads: str, file_format: Format = "elf"
+) -> None:
     """Write cmake/<name>Config.cmake, cmake/<name>ConfigVersion.cmake and pkgconfig/<name>.pc.
 
-    All paths in them are relative, so the bundle can be moved.
+    All paths in them are relative, so the bundle can be moved. Of a folder whose name has spaces pkg-config
+    prints only flags such as -L that a shell reads as one word, so libraries are -l:FILE, where the linkers
+    of objects of `file_format` know that.
     """
     environment = templates.environment(_TEMPLATES)
     environment.filters.update(cmake=cmake_text, line=one_line, pc=pkgconfig_text, pc_file=pkgconfig_file)
@@ -23,6 +28,7 @@ def write(folder: Path, name: str, target: str, description: str, threads: str) 
     for shared in (f"lib{name}.so", f"lib{name}.dylib"):
         if (folder / "lib" / shared).exists():
             libraries.append(("SHARED", "shared", shared))
+    by_name = file_format in ("elf", "coff")
     words = {
         "name": name,
         "root": f"${{{name}_ROOT}}",
@@ -32,6 +38,7 @@ def write(folder: Path, name: str, target: str, description: str, threads: str) 
         "libraries": libraries,
         "threads": threads == "pthread",
         "external": [name for about in bundled(folder) for name in about["link"]],
+        "by_name": by_name,
         "params_file": (folder / "params.bin").exists(),
     }
     for template, path in (

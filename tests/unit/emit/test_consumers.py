@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from kiln import __version__
+from kiln.config.systems import Format
 from kiln.emit import consumers
 
 ASKED = """
@@ -46,3 +49,23 @@ def test_versions_that_cmake_may_ask_for(tmp_path: Path, monkeypatch: pytest.Mon
 def test_pkg_config_names_the_version(tmp_path: Path) -> None:
     consumers.write(tmp_path, "net", "x86_64", "", "none")
     assert f"Version: {__version__}\n" in (tmp_path / "pkgconfig/net.pc").read_text()
+
+
+@pytest.mark.skipif(shutil.which("pkg-config") is None, reason="pkg-config is not installed")
+@pytest.mark.parametrize("file_format", ["elf", "macho"])
+def test_pkg_config_in_a_folder_with_spaces(tmp_path: Path, file_format: Format) -> None:
+    """Linkers of Apple do not know -l:FILE; for others a shell reads every flag as one word."""
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    consumers.write(folder, "net", "x86_64", "", "pthread", file_format)
+    shown = subprocess.run(
+        ["pkg-config", "--cflags", "--libs", "net"],
+        env={**os.environ, "PKG_CONFIG_PATH": str(folder / "pkgconfig")},
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert ("-l:" in shown) == (file_format == "elf")
+    if file_format == "elf":
+        include, place, library, threads = shlex.split(shown)
+        assert (library, threads) == ("-l:libnet.a", "-pthread")
+        for flag, named in ((include, "include"), (place, "lib")):
+            assert Path(flag[2:]).parts[-3:] == ("pkgconfig", "..", named) and "a b" in flag
