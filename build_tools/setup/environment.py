@@ -208,6 +208,7 @@ def install(venv: Path, lock: Path, pip: list[str]) -> None:
     options += ["--progress-bar", "off"]
     command = [*pip, "install", "--disable-pip-version-check", "--no-input", *options, "-r", str(lock)]
     output: list[str] = []
+    unreached: str | None = None
     seen = 0
     shown = 0.0
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -221,11 +222,30 @@ def install(venv: Path, lock: Path, pip: list[str]) -> None:
                 )
             elif words[:1] == ["Installing"]:
                 shown = progress("unpacking", 0.0)
+            elif unreached is None and (unreached := connection_fault(line)):
+                shown = progress("the package index cannot be reached, trying again", 0.0)
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr, flush=True)
+    if process.returncode and unreached:
+        raise SetupError(
+            f"cannot install {lock.name}: the package index cannot be reached ({unreached}); the first use "
+            "needs a network, or PIP_INDEX_URL with an index that this machine reaches"
+        )
     if process.returncode:
         errors = [line for line in output if line.startswith("ERROR:")] or output[-1:] or ["no reason given"]
         raise SetupError(f"cannot install {lock.name}: {errors[-1].removeprefix('ERROR: ')}")
+
+
+def connection_fault(line: str) -> str | None:
+    """The reason in a line of pip that reports a broken connection; None for other lines.
+
+    pip's errors do not tell it: without an index it finds no distribution of the first package.
+    """
+    found = re.search(r"after connection broken by '(.*)': \S+$|^Could not fetch URL \S+ (.*)$", line.strip())
+    if found is None:
+        return None
+    reason: str = (found[1] or found[2]).strip("')\"")
+    return reason.rpartition(": ")[2] or reason
 
 
 def write_bytecode(root: Path) -> None:

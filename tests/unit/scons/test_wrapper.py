@@ -68,6 +68,16 @@ def test_no_usable_python_is_one_line(tree: Path) -> None:
     assert not (tree / ".venv").exists()
 
 
+def test_any_python_that_fits_is_used(tree: Path) -> None:
+    """The newest that Kiln runs on, where python3 is older; and one in a folder whose name has spaces."""
+    program(tree / "old/python3", "#!/bin/sh\nexit 1\n")
+    maker = '#!/bin/sh\n[ "$1" = -c ] || { echo "made by $0"; exit 3; }\n'
+    newest, other = program(tree / "old/python3.14", maker), program(tree / "my own/python", maker)
+    path = f"{tree / 'old'}:{minimal_path(tree)}"
+    assert kiln(tree, "-h", path=path).stdout == f"made by {newest}\n"
+    assert kiln(tree, "-h", path=path, KILN_PYTHON=str(other)).stdout == f"made by {other}\n"
+
+
 def minimal_path(tree: Path) -> str:
     """A PATH with the programs that the wrapper itself uses, and no Python."""
     folder = tree / "tools"

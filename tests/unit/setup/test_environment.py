@@ -98,6 +98,31 @@ def test_other_machines_get_the_same_versions(
             Requirement(line.rstrip(" \\"))
 
 
+BROKEN = (
+    "WARNING: Retrying (Retry(total=4, connect=None)) after connection broken by "
+    "'NewConnectionError('<HTTPSConnection at 0x7f>: Failed to establish a new connection: "
+    "[Errno -3] Temporary failure in name resolution')': /simple/net/"
+)
+
+
+def test_an_index_out_of_reach_is_named(tmp_path: Path) -> None:
+    """pip's last line would be that no distribution of the first package matches."""
+    module = load()
+    last = "ERROR: No matching distribution found for net==1.0"
+    lock = tmp_path / "requirements.lock"
+    lock.write_text("net==1.0\n")
+    for lines, expected in (
+        (
+            [BROKEN, last],
+            r"cannot be reached \(\[Errno -3\] Temporary failure in name resolution\); .*PIP_INDEX_URL",
+        ),
+        ([last], r"requirements.lock: No matching distribution found for net==1.0$"),
+    ):
+        printed = "".join(f"print({line!r})\n" for line in lines)
+        with pytest.raises(module.SetupError, match=expected):
+            module.install(tmp_path, lock, [sys.executable, "-c", f"{printed}raise SystemExit(1)"])
+
+
 def test_machines_without_packages_are_refused(environment: Any, tmp_path: Path) -> None:
     lock = ROOT / "requirements.lock"
     assert environment.lock_for(lock, "linux", "x86_64", tmp_path) == lock
