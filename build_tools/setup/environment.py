@@ -14,6 +14,7 @@ Runs before anything is installed, so it uses the standard library only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import html
@@ -69,7 +70,11 @@ def main(arguments: list[str]) -> int:
         print(f"kiln: error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"kiln: error: .venv: {error.filename or ''}: {error.strerror}", file=sys.stderr)
+        refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+        remedy = (
+            "; let a user who may write there run ./kiln once, or use a copy of your own" if refused else ""
+        )
+        print(f"kiln: error: .venv: {error.filename or ''}: {error.strerror}{remedy}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

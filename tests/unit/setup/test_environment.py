@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import sys
 import zipfile
@@ -96,6 +97,18 @@ def test_other_machines_get_the_same_versions(
     for line in text.splitlines():
         if line[:1].isalnum():
             Requirement(line.rstrip(" \\"))
+
+
+def test_a_tree_of_another_user_is_one_line_with_a_remedy(
+    tmp_path: Path, environment: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(environment, "exclusive", refuse)
+    assert environment.main([str(tmp_path), environment.BASIC]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and ".venv.lock: Permission denied; let a user who may write there" in line
 
 
 BROKEN = (
