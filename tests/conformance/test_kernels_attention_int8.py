@@ -49,7 +49,7 @@ CASES = [
 ]
 HEAVY = [
     (target, variant, order, dtypes, zeros)
-    for target, variant in (("x86_64", None), ("x86_64", "v4"), ("x86_64", "v4_vnni"))
+    for target, variant in (("x86_64", None), ("x86_64", "v4"), ("x86_64", "v4_vnni"), ("x86_64", "v4_amx"))
     for order in ORDERS
     for dtypes, zeros in ((SIGNED, (0, 5)), (MIXED, (3, 255)), (("uint8", "int8"), (7, 0)))
 ]

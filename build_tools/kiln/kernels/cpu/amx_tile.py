@@ -169,20 +169,25 @@ class TileSums:
 
     `bases`: offset in x of the first row of each register. `starts`: offset in `weights` of the first group
     of each 16 columns; groups are `group_bytes` apart. `runs`: the reduction, innermost loop over contiguous
-    bytes of x.
+    bytes of x. `initial`: buffers of the sums that the products of each 16 columns are added to; None: zeros.
     """
 
     def __init__(
         self, sizes: TileRegisters, runs: Sequence[Loop], group_bytes: int, x: Any, bases: Sequence[Expr],
-        weights: Any, starts: Sequence[Expr],
+        weights: Any, starts: Sequence[Expr], initial: Sequence[Any] | None = None,
     ) -> None:  # fmt: skip
+        self.initial = initial
         self.sizes, self.runs, self.group_bytes = sizes, runs, group_bytes
         self.x, self.bases, self.weights, self.starts = x, bases, weights, starts
 
     def emit(self) -> list[list[Any]]:
         """Emit the sums; return a buffer of [rows * LANES] int32 by register of x and 16 columns."""
         for register in range(len(self.bases) * len(self.starts)):
-            _call("tilezero", _number(register))
+            if self.initial is None:
+                _call("tilezero", _number(register))
+            else:  # a stride of 0: the same sums in every row
+                sums = _address(self.initial[register % len(self.starts)], int64(0))
+                _call("tileloadd64", _number(register), sums, int64(0))
         self._reduce(self.runs, int64(0), int64(0))
         stored = [self._stored(register) for register in range(len(self.bases) * len(self.starts))]
         across = len(self.starts)

@@ -6,7 +6,8 @@ Packing      Both operands, into scratch memory of each task: the rows as [m][k]
              [k / G][NR][G], with zeros after the last k. G: number of products that an instruction adds.
 Schedule     One of these methods, by the target's instructions:
              vnni   vpdpbusd adds four products u8 x s8: rows of int8 are packed as a + 128, and the sums
-                    begin at -128 times the sum of their column.
+                    begin at -128 times the sum of their column. With AMX as well, rows that fill tile
+                    registers are multiplied there (amx_tile.py).
              sdot   the ARM instruction for four products s8 x s8; rows of uint8 are packed as a - 128.
              smmla  ARM's I8MM: two rows by two columns by eight products (matrix_tile.py); usmmla: rows of
                     uint8.
@@ -22,13 +23,11 @@ Accuracy     Exact: no step saturates or rounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import tirx
-from tvm.tirx.script.builder import ir as builder
-
+from kiln.kernels.cpu.amx_tile import Spacing, TileRegisters, tile_registers, with_tile_registers
 from kiln.kernels.cpu.batch_matmul import (
     MatmulNest,
     TileResult,
@@ -40,9 +39,8 @@ from kiln.kernels.cpu.batch_matmul import (
 )
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm_tile import Tile
-from kiln.kernels.cpu.matrix_tile import NAMES as MATRIX
-from kiln.kernels.cpu.matrix_tile import runtime_sums
 from kiln.kernels.cpu.packed_operand import one_panel
+from kiln.kernels.cpu.runtime_panels import PackedOperands
 from kiln.kernels.cpu.runtime_product import RuntimeProduct, form_of
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
@@ -50,18 +48,15 @@ from kiln.tir.builder import (
     Kernel,
     Machine,
     bind,
-    chunks,
     define,
-    divide,
     load,
-    modulo,
     registers,
     serial,
     store,
     unravel,
 )
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, int64, is_dynamic
+from kiln.tir.symbols import Extent, ceil_div, int64, is_dynamic
 from kiln.tir.tiled_loops import blocks, tasks_of
 from kiln.tir.vector_expr import ramp
 
@@ -94,175 +89,6 @@ def pays(_op: OpInfo, _fused: Fused, _anchor: Nest, machine: Machine) -> bool:
     return machine.lanes("int32") > 1
 
 
-class _Packed:
-    """The packed operands of one task: scratch memory, and the statements that fill it."""
-
-    def __init__(self, form: RuntimeProduct, product: MatmulNest, ranges: SymbolRanges, tile: Tile) -> None:
-        self.form, self.product, self.tile = form, product, tile
-        self.rows, self.depth = axis_extent(product.rows), axis_extent(product.depth)
-        self.groups = ranges.simplify(ceil_div(self.depth, form.group))
-        self.row_size = ranges.product([self.groups, form.group])
-        self.rows_size = ranges.product([self.rows, self.row_size])
-        self.panel_size = ranges.product([self.groups, form.group * tile.columns])
-
-    def pack_rows(self, source: Any, batch: dict[Any, Expr], memory: Any, base: Expr) -> None:
-        """Copy the rows of `batch` to memory[base] as [m][k]."""
-        operand, form = self.product.left, self.form
-        begin = bind(operand.offset(batch))
-        row_step = 0 if self.product.rows is None else operand.strides[self.product.rows.var]
-        step = operand.strides[self.product.depth.var]
-        contiguous = not is_dynamic(step) and step == 1
-        with serial(self.rows) as row:
-            start, to = begin + row * int64(row_step), base + row * int64(self.row_size)
-
-            def copy(first: Expr, width: int) -> None:
-                source_offset, there = start + first * int64(step), to + first
-                if width > 1:
-                    source_offset, there = ramp(source_offset, width), ramp(there, width)
-                value = self._shifted(load(source, [source_offset]), width, str(operand.buffer.dtype))
-                store(memory, [there], value)
-
-            _powers(self.depth, 4 * form.lanes if contiguous else 1, copy)
-            padding = self.row_size - self.depth
-            if is_dynamic(padding) or padding:
-                with serial(padding) as k:
-                    store(memory, [to + int64(self.depth) + k], tirx.const(0, form.left))
-
-    def _shifted(self, value: Expr, width: int, dtype: str) -> Expr:
-        many = f"x{width}" if width > 1 else ""
-        if not self.form.shift:
-            return value if dtype == self.form.left else tirx.Cast(self.form.left + many, value)
-        flip = tirx.const(-128 if dtype == "int8" else 128, dtype)
-        flipped = tirx.bitwise_xor(value, tirx.Broadcast(flip, width) if width > 1 else flip)
-        return tirx.reinterpret(self.form.left + many, flipped)
-
-    def pack_panel(
-        self, source: Any, begin: Expr, columns: Extent, memory: Any, base: Expr, vectors: int
-    ) -> None:
-        """Copy the `columns` columns that begin at source[begin] to memory[base] as [k / G][NR][G]."""
-        form, operand, width = self.form, self.product.right, self.tile.columns
-        column_step = operand.strides[self.product.columns.var]
-        step = operand.strides[self.product.depth.var]
-        if is_dynamic(columns) or columns < vectors * form.lanes or is_dynamic(self.depth):
-            with serial(self.panel_size) as index:
-                store(memory, [base + index], tirx.const(0, form.right))
-        contiguous = not is_dynamic(column_step) and column_step == 1
-
-        def group(number: Expr, count: int) -> None:
-            """Copy `count` rows of k of one group; zeros after them."""
-            row = begin + number * int64(form.group) * int64(step)
-            to = base + number * int64(form.group * width)
-
-            def copy(first: Expr, size: int) -> None:
-                if not contiguous:
-                    self._copy_column(
-                        source, row + first * int64(column_step), step, memory, to, first, count
-                    )
-                    return
-                if size == 1:
-                    self._copy_column(source, row + first, step, memory, to, first, count)
-                    return
-                starts = [row + int64(k) * int64(step) + first for k in range(count)]
-                lines = [
-                    tirx.Cast(f"{form.right}x{size}", load(source, [ramp(start, size)])) for start in starts
-                ]
-                lines += [tirx.Broadcast(tirx.const(0, form.right), size)] * (form.group - count)
-                target_offset = ramp(to + first * int64(form.group), size * form.group)
-                store(memory, [target_offset], _interleaved(lines, size))
-
-            _powers(columns, form.lanes if contiguous else 1, copy)
-
-        self._over_groups(group)
-
-    def _copy_column(
-        self, source: Any, begin: Expr, step: Extent, memory: Any, to: Expr, column: Expr, count: int
-    ) -> None:
-        form = self.form
-        target_offset = to + column * int64(form.group)
-        if not is_dynamic(step) and step == 1 and count == form.group > 1:
-            value = load(source, [ramp(begin, count)])
-            store(memory, [ramp(target_offset, count)], tirx.Cast(f"{form.right}x{count}", value))
-            return
-        for k in range(form.group):
-            value = tirx.const(0, form.right)
-            if k < count:
-                value = tirx.Cast(form.right, load(source, [begin + int64(k) * int64(step)]))
-            store(memory, [target_offset + int64(k)], value)
-
-    def _over_groups(self, visit: Callable[[Expr, int], None]) -> None:
-        group = self.form.group
-        with serial(divide(self.depth, group) if is_dynamic(self.depth) else self.depth // group) as number:
-            visit(number, group)
-        if not is_dynamic(self.depth):
-            if self.depth % group:
-                visit(int64(self.depth // group), self.depth % group)
-            return
-        for rest in range(1, group):
-            with builder.If(modulo(self.depth, group) == int64(rest)), builder.Then():
-                visit(divide(self.depth, group), rest)
-
-    def starts(self, memory: Any, base: Expr, vectors: int) -> list[Any]:
-        """The initial sums of each vector of columns, which undo the shift of the rows."""
-        form = self.form
-        accumulators = [registers([form.lanes], "int32") for _ in range(vectors)]
-        lanes = ramp(int64(0), form.lanes)
-        for accumulator in accumulators:
-            store(accumulator, [lanes], tirx.Broadcast(tirx.const(0, "int32"), form.lanes))
-        if form.shift:
-            with serial(self.groups) as number:
-                for v, accumulator in enumerate(accumulators):
-                    right = self.columns_at(memory, base, number, v)
-                    store(accumulator, [lanes], form.multiply(load(accumulator, [lanes]), form.ones(), right))
-            undo = tirx.Broadcast(tirx.const(-form.shift, "int32"), form.lanes)
-            for accumulator in accumulators:
-                store(accumulator, [lanes], load(accumulator, [lanes]) * undo)
-        return accumulators
-
-    def columns_at(self, memory: Any, base: Expr, number: Expr, v: int) -> Expr:
-        """Group `number` of vector `v` of the panel at memory[base]."""
-        form = self.form
-        offset = base + number * int64(form.group * self.tile.columns) + int64(v * form.group * form.lanes)
-        return load(memory, [ramp(offset, form.group * form.lanes)])
-
-    def sums(
-        self, rows: Any, bases: Sequence[Expr], panel: Any, place: Expr, starts: Sequence[Any]
-    ) -> list[list[Any]]:
-        """Emit the loop over k of one tile; the sums by row and vector, each a buffer of one vector."""
-        form, lanes = self.form, ramp(int64(0), self.form.lanes)
-        if form.method in MATRIX:
-            size = form.group * self.tile.columns
-            return runtime_sums(form.method, rows, bases, panel, place, self.groups, size, len(starts))
-        totals = [[registers([form.lanes], "int32") for _ in starts] for _ in bases]
-        for row in totals:
-            for accumulator, start in zip(row, starts, strict=True):
-                store(accumulator, [lanes], load(start, [lanes]))
-        with serial(self.groups) as number:
-            right = [bind(self.columns_at(panel, place, number, v)) for v in range(len(starts))]
-            for base, row in zip(bases, totals, strict=True):
-                left = bind(form.row_group(rows, base + number * int64(form.group)))
-                for accumulator, columns in zip(row, right, strict=True):
-                    store(accumulator, [lanes], form.multiply(load(accumulator, [lanes]), left, columns))
-        return totals
-
-
-def _powers(extent: Extent, size: int, visit: Callable[[Expr, int], None]) -> None:
-    """Like `blocks`, with a remainder cut into powers of two: LLVM turns other vectors into scalars."""
-
-    def cut(first: Expr, width: int) -> None:
-        for offset, length in chunks(width, size):
-            visit(first + int64(offset), length)
-
-    blocks(extent, size, cut)
-
-
-def _interleaved(lines: Sequence[Expr], size: int) -> Expr:
-    """The vector lines[0][0], lines[1][0], …, lines[0][1], …"""
-    if len(lines) == 1:
-        return lines[0]
-    order = [k * size + lane for lane in range(size) for k in range(len(lines))]
-    return tirx.Shuffle(list(lines), [tirx.IntImm("int32", position) for position in order])
-
-
 @dataclass(frozen=True)
 class _TaskLoops:
     """Emits one task, a batch: packs its rows, then packs and computes panel after panel of columns.
@@ -271,7 +97,7 @@ class _TaskLoops:
     if `split` is set.
     """
 
-    packed: _Packed
+    packed: PackedOperands
     left: Any
     right: Any
     row_memory: Any
@@ -307,11 +133,43 @@ class _TaskLoops:
         def rows_from(first_row: Expr, number: int) -> None:
             numbers = [bind(first_row + int64(index)) for index in range(number)]
             bases = [bind(rows_at + row * int64(packed.row_size)) for row in numbers]
-            sums = packed.sums(self.row_memory, bases, self.panel_memory, base, starts)
-            for row, row_sums in zip(numbers, sums, strict=True):
-                result.store(row, widths, row_sums, packed.tile)
+            whole = 0 if packed.amx is None else number // packed.amx.rows * packed.amx.rows
+            if packed.amx is not None and whole:
+                tiles = packed.sums_in_tiles(self.row_memory, bases[:whole], self.panel_memory, base, starts)
+                for first_of_tile, tile in zip(numbers[: whole : packed.amx.rows], tiles, strict=True):
+                    self._store_rows(first_of_tile, packed.amx.rows, tile, widths, result)
+            most = number if packed.amx is None else _TILES[packed.form.method][0][0]
+            for begin in range(whole, number, most):
+                part = slice(begin, begin + most)
+                sums = packed.sums(self.row_memory, bases[part], self.panel_memory, base, starts)
+                for row, row_sums in zip(numbers[part], sums, strict=True):
+                    result.store(row, widths, row_sums, packed.tile)
 
         blocks(packed.rows, packed.tile.rows, rows_from)
+
+    def _store_rows(
+        self, first: Expr, count: int, held: Sequence[Any], widths: Sequence[tuple[int, int]],
+        result: TileResult,
+    ) -> None:  # fmt: skip
+        """Emit the stores of `count` rows from `first`; `held`: their sums by vector, row after row."""
+        lanes = self.packed.form.lanes
+        with serial(count) as number:
+            vectors = [registers([lanes], "int32") for _ in held]
+            for to, sums in zip(vectors, held, strict=True):
+                row_of_sums = load(sums, [ramp(number * int64(lanes), lanes)])
+                store(to, [ramp(int64(0), lanes)], row_of_sums)
+            result.store(bind(first + number), widths, vectors, self.packed.tile)
+
+
+def _tile_registers(
+    form: RuntimeProduct, product: MatmulNest, rows: int, machine: Machine
+) -> TileRegisters | None:
+    """The sizes of AMX's tile registers for at most `rows` rows; None where vectors compute the sums."""
+    depth = axis_extent(product.depth)
+    if not machine.tiles or form.method != "vnni" or is_dynamic(depth):
+        return None
+    row_bytes = ceil_div(depth, form.group) * form.group
+    return tile_registers(rows, Spacing(row_bytes, None), row_bytes, form.left == "int8")
 
 
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
@@ -322,8 +180,12 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     form = form_of(machine, *(str(operand.buffer.dtype) for operand in (product.left, product.right)))
     most_rows, vectors = _TILES[form.method][0 if machine.registers >= 32 else 1]
     vectors = min(vectors, ceil_div(greatest(axis_extent(product.columns)), form.lanes))
-    tile = Tile(min(most_rows, greatest(axis_extent(product.rows))), vectors, form.lanes)
-    packed = _Packed(form, product, ranges, tile)
+    rows = greatest(axis_extent(product.rows))
+    amx = _tile_registers(form, product, rows, machine)
+    if amx is not None:
+        vectors, most_rows = min(vectors, amx.across), amx.rows * amx.down
+    tile = Tile(min(most_rows, rows), vectors, form.lanes)
+    packed = PackedOperands(form, product, ranges, tile, amx)
     sizes = [axis_extent(axis) for axis in product.batch]
     count = ranges.product(sizes)
     work = greatest(ranges.product([*(axis.dom.extent for axis in anchor.axes), product.depth.dom.extent]))
@@ -337,9 +199,13 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
         panel_memory = registers([greatest(ranges.product([packed.panel_size, copies]))], form.right)
         element = Epilogue(fused, anchor, last, names)
         loops = _TaskLoops(packed, *memory_of(buffers), row_memory, panel_memory, shared, element, anchor)
-        with tasks_of(count, shared, begin, end) as task:
-            pairs = reversed(list(zip(product.batch, unravel(task, sizes), strict=True)))
-            loops.emit({axis.var: bind(index) for axis, index in pairs}, task)
+
+        def emit() -> None:
+            with tasks_of(count, shared, begin, end) as task:
+                pairs = reversed(list(zip(product.batch, unravel(task, sizes), strict=True)))
+                loops.emit({axis.var: bind(index) for axis, index in pairs}, task)
+
+        with_tile_registers(amx, emit)
 
     tasks = count if shared else None
     func = define(arguments_of(buffers_read, fused), tasks, body, False, ranges)
