@@ -74,12 +74,20 @@ def test_refused_by_the_yaml(old: str, new: str, told: str, tmp_path: Path) -> N
         load_target(path)
 
 
+def test_tile_registers_want_vectors_of_512_bits(tmp_path: Path) -> None:
+    text = (data_dir("targets") / "x86_64.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace("registers: 16, fma: true, dot: vnni", "registers: 16, fma: true, dot: amx"))
+    with pytest.raises(KilnError, match=r"key 'variants.0.vector.dot': 'amx' with 256 bits: isa avx512"):
+        load_target(str(path))
+
+
 def test_scalable_vectors_are_those_of_64_bit_arm(tmp_path: Path) -> None:
     text = (data_dir("targets") / "x86_64.yaml").read_text(encoding="utf-8")
     path = tmp_path / "mine.yaml"
     path.write_text(text.replace("isa: avx512, bits: 512, registers: 32, fma: true, dot: vnni",
                                  "isa: sve, bits: 512, registers: 32, fma: true, dot: sdot"))  # fmt: skip
-    with pytest.raises(KilnError, match=r"key 'variants.1.vector.isa': 'sve' for arch x86_64"):
+    with pytest.raises(KilnError, match=r"key 'variants.2.vector.isa': 'sve' for arch x86_64"):
         load_target(path)
 
 
