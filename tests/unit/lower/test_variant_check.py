@@ -97,7 +97,7 @@ def test_variants_that_are_left_out() -> None:
     assert (one.cpu, one.base, one.variants) == ("x86-64-v4", "v4", [])
     two = target.with_variants(["v4_vnni", "v3"])
     assert two.variant_names == ["v3", "v4_vnni"] and two.cpu == target.cpu
-    with pytest.raises(ValueError, match="'v5' is not a variant of target 'x86_64': v3, v3_vnni, v4, v4_vnni, v4_amx"):
+    with pytest.raises(ValueError, match="'v5' is not a variant of target 'x86_64': v3, v3_vnni, v4, "):
         target.with_variants(["v3", "v5"])
     with pytest.raises(ValueError, match="at least one of v3, v3_vnni, v4, v4_vnni, v4_amx expected"):
         target.with_variants([])
