@@ -153,7 +153,7 @@ def test_convolutions_on_sse4(index: int, tmp_path: Path) -> None:
 def test_half_empty_vectors_take_two_steps_at_a_time(
     target_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1x1 convolutions as on AVX-512: no vector or several before the last one, groups, one pixel."""
+    """1x1 convolutions and sequences as on AVX-512: vectors before the last one, groups, one pixel."""
     monkeypatch.setattr(gemm_tile, "_PAIRS", ("avx2", "sse4"))
     taken: list[bool] = []
 
@@ -170,6 +170,10 @@ def test_half_empty_vectors_take_two_steps_at_a_time(
     cases += [
         Case(1, 1, 1, 16, 9, (1, 1), 1, 1, 1, (0, 0, 0, 0)),
         Case(3, 8, 8, 64, 18, (1, 1), 1, 1, 1, (0,) * 4),
+    ]
+    cases += [
+        Case(1, 1, 101, 36, outputs * groups, (1, 7), stride, dilation, groups, (0, 0, 3, 3))
+        for outputs, (stride, dilation, groups) in itertools.product((1, 5, 9, 20), ((1, 1, 1), (2, 3, 2)))
     ]
     _compare(cases, target_name, tmp_path)
     assert sum(taken) > 20

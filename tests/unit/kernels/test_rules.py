@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from kiln.config import load_target
-from kiln.kernels.cpu.conv2d_schedule import in_lines, part_of
+from kiln.kernels.cpu.conv2d_schedule import by_pairs, in_lines, part_of
 from kiln.kernels.cpu.convolution import Convolution
-from kiln.kernels.cpu.depthwise import chunk_vectors, shares_inputs, strip_length, tile_size
+from kiln.kernels.cpu.depthwise import shares_inputs, strip_length, tile_size
+from kiln.kernels.cpu.depthwise_chunks import chunk_vectors
 from kiln.kernels.cpu.gemm_tile import choose_tile
 from kiln.kernels.cpu.packed_operand import Panels
 from kiln.kernels.cpu.winograd_cost import Form, form_of, tiles_of
@@ -96,7 +97,7 @@ def _depthwise(size: int, channels: int, kernel: int, stride: int = 1) -> Any:
     side = (size - 1) * stride + kernel
     return SimpleNamespace(
         ranges=NO_RANGES,
-        height=side, width=side, channels=channels, pitch=channels, out_h=size, out_w=size,
+        batch=1, height=side, width=side, channels=channels, pitch=channels, out_h=size, out_w=size,
         kernel_h=kernel, kernel_w=kernel,
         stride_h=stride, stride_w=stride, dilation_h=1, dilation_w=1,
     )  # fmt: skip
@@ -162,6 +163,16 @@ def _tile_rows(machine: Machine, size: int, channels: int, outputs: int, kernel:
     padded, weights = size + kernel - 1, [kernel, kernel, channels, outputs]
     conv = Convolution.of_sizes([1, padded, padded, channels], weights, [1, size, size, outputs], attrs)
     return in_lines(conv, choose_tile(machine, size * size, outputs), machine).rows
+
+
+def test_rows_of_a_sequence_are_one_line() -> None:
+    """So each tile has one address, whatever its height, and half-empty vectors take two steps at a time."""
+    wide = dataclasses.replace(_machine("x86_64"), isa="avx512", vector_bits=512, registers=32)
+    attrs = {"strides": [1, 1], "dilation": [1, 1], "groups": 1}
+    for length, batch in ((997, 1), (997, 2)):
+        shapes = [batch, 1, length + 6, 36], [1, 7, 36, 5], [batch, 1, length, 5]
+        conv = Convolution.of_sizes(*shapes, attrs)
+        assert conv.in_line(14) == by_pairs(conv, wide) == (batch == 1)
 
 
 def test_tiles_lie_in_a_line_of_the_image() -> None:
@@ -252,3 +263,19 @@ def test_chunks_of_what_comes_from_further_away_are_whole_cache_lines() -> None:
     assert chunk_vectors(wide, _depthwise(56, 128, 3)) == 0  # eight columns share the sets of a cache line
     assert chunk_vectors(wide, _depthwise(320, 16, 3)) == 0
     assert chunk_vectors(_machine("x86_64"), _depthwise(80, 96, 3)) == 0
+
+
+def test_lines_of_a_distant_cache_are_read_in_order() -> None:
+    near = dataclasses.replace(
+        _machine("x86_64"), isa="avx512", vector_bits=512, registers=32, l1_bytes=48 << 10, l2_bytes=1 << 20
+    )
+    distant = dataclasses.replace(near, l2_bytes=2 << 20)
+    for conv in (_depthwise(56, 96, 3, 2), _depthwise(56, 144, 3), _depthwise(80, 480, 5)):
+        assert chunk_vectors(near, conv) > 0
+        assert chunk_vectors(distant, conv) == 0
+    assert tile_size(distant, _depthwise(56, 128, 3)) == (
+        4,
+        4,
+    )  # x and the result together exceed the L2 cache
+    assert tile_size(distant, _depthwise(28, 192, 3)) is None
+    assert chunk_vectors(distant, _depthwise(28, 192, 3)) > 0

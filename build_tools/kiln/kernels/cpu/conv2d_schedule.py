@@ -75,9 +75,10 @@ def part_of(machine: Machine, cores: int, tiles: int, panels: int, x_bytes: int,
 def by_pairs(conv: Convolution, machine: Machine) -> bool:
     """Whether the last panel of float32 weights is packed by pairs.
 
-    Never in dense layers: kernels for one row and for many rows share the weights.
+    Only where all rows of x are at equal distances. Never in dense layers: kernels for one row and for many
+    rows share the weights.
     """
-    if not machine.pairs or not conv.is_dense or conv.is_layer:
+    if not machine.pairs or not (conv.is_dense or conv.is_line) or conv.is_layer:
         return False
     if machine.packing is not None:
         return machine.packing.paired
@@ -94,9 +95,11 @@ def in_lines(conv: Convolution, tile: Tile, machine: Machine) -> Tile:
     All addresses of such a tile are one register and constants (`Convolution.bases`). In a tile that may
     begin in one line and end in the next each row has an address of its own: 14 of them are computed in each
     step of the outer loops, and do not fit the registers. Measured on Zen 4: 7x7 of one channel 1.4 times as
-    fast on AVX-512, 7x7 of 24 channels with stride 2 twice as fast on AVX2.
+    fast on AVX-512, 7x7 of 24 channels with stride 2 twice as fast on AVX2. Where all rows are one line, any
+    number will do; of a tile one vector wide, which has registers to spare, a divisor is higher, too.
     """
-    if machine.isa not in _SUMS or conv.in_line(tile.rows) or not isinstance(conv.out_w, int):
+    regular = conv.in_line(tile.rows) and not (conv.is_line and tile.vectors == 1)
+    if machine.isa not in _SUMS or regular or not isinstance(conv.out_w, int):
         return tile
     fewest, most = (ceil_div(_SUMS[machine.isa][0], tile.vectors), _SUMS[machine.isa][1] // tile.vectors)
     fitting = [rows for rows in range(fewest, most + 1) if conv.out_w % rows == 0]

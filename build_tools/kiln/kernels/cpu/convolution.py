@@ -112,7 +112,8 @@ class Convolution:
 
     def in_line(self, tile_rows: int) -> bool:
         """Whether the rows of each tile of `tile_rows` rows are at equal distances in x."""
-        return self.is_dense or (isinstance(self.out_w, int) and self.out_w % tile_rows == 0)
+        divides = isinstance(self.out_w, int) and self.out_w % tile_rows == 0
+        return self.is_dense or self.is_line or divides
 
     def result_indices(self, row: Expr, column: Expr, shape: Sequence[Any]) -> list[Expr]:
         """Indices into a result of `shape` of the element in `row` and `column` of the matmul."""
@@ -141,6 +142,11 @@ class Convolution:
         same = self.ranges.same
         all_pixels = same(self.height, self.out_h) and same(self.width, self.out_w)
         return all_pixels and self.kernel_h == self.kernel_w == self.stride_h == self.stride_w == 1
+
+    @property
+    def is_line(self) -> bool:
+        """Whether all output rows are pixels of one line of an image, as in a convolution of a sequence."""
+        return self.ranges.same(self.batch, 1) and self.ranges.same(self.out_h, 1)
 
     @property
     def macs(self) -> int:

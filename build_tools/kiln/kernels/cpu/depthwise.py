@@ -13,7 +13,6 @@ Accuracy     Sums run in order of (i, j): plain summation in float32, exact in i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,13 +21,13 @@ import numpy as np
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.cpu.convolution import Convolution
+from kiln.kernels.cpu.depthwise_chunks import chunk_vectors, exceeds_l2, is_distant
 from kiln.kernels.cpu.depthwise_tile import Place, emit
 from kiln.kernels.cpu.epilogue import Epilogue, flat_argument, may_overwrite, parameters
 from kiln.kernels.cpu.gemm_tile import widens
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
     CACHE_LINE,
-    CACHE_SETS,
     Argument,
     Expr,
     Kernel,
@@ -58,10 +57,6 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool
     groups = int(attrs["groups"])
     one_to_one = groups == int(weights.shape[3]) and int(weights.shape[2]) == 1 and groups > 1
     return one_to_one and str(anchor.buffer.dtype) in ("float32", "int32", "int64")
-
-
-# Least bytes of a chunk's channels, which are contiguous: shorter runs load no faster.
-_LEAST_RUN_BYTES = 128
 
 
 def strip_length(machine: Machine, conv: Convolution) -> int:
@@ -105,11 +100,13 @@ def tile_size(machine: Machine, conv: Convolution) -> tuple[int, int] | None:
 
     A tile loads each line of x once for all of its rows. On AVX-512, where a vector is a cache line, strips
     are as fast or faster as long as x stays in the L2 cache. Measured on a Zen 5: with AVX-512 112x112x32
-    1.35 times as fast and 7x7 on 64x64x256 1.5 times, with AVX2 14x14x384 1.2 and 7x7x960 1.5 times.
+    1.35 times as fast and 7x7 on 64x64x256 1.5 times, with AVX2 14x14x384 1.2 and 7x7x960 1.5 times; on
+    Emerald Rapids with AVX-512 1.2 times where `is_distant` holds.
     """
     if is_dynamic(conv.out_w) or is_dynamic(conv.out_h) or conv.dilation_h > 1 or conv.stride_h > 1:
         return None
-    if machine.vector_bits // 8 >= CACHE_LINE and not _exceeds_l2(machine, conv):
+    outside = exceeds_l2(machine, conv) or is_distant(machine, conv)
+    if machine.vector_bits // 8 >= CACHE_LINE and not outside:
         return None
     # In registers at once: sums of as many rows as the kernel has, an input for each column, and taps.
     columns = min(_LONGEST_SIDE, (machine.registers - conv.kernel_w) // (conv.kernel_h + 1), conv.out_w)
@@ -136,61 +133,6 @@ def _cycles(machine: Machine, conv: Convolution, length: int) -> float:
     if not shares_inputs(machine, conv, length):
         loads = (length + 1) * taps / _LOADS.get(machine.isa, 1.0)
     return max(length * taps / 2, 4 * taps, loads) + length
-
-
-def chunk_vectors(machine: Machine, conv: Convolution) -> int:
-    """Vectors of channels in a chunk, which is computed for all lines before the next chunk; 0: no chunks.
-
-    As many as leave the lines of x that an output line reads, and the weights, in the L1 cache: each line is
-    read for several output lines. Measured on AVX-512 with 14x14x384 and 7x7x960: twice as fast.
-    """
-    lines = (conv.kernel_h - 1) * conv.dilation_h + 1
-    width = conv.ranges.greatest(conv.width)
-    read = lines * width + conv.kernel_h * conv.kernel_w
-    step = machine.vector_bits // 8
-    whole_vectors = conv.channels // machine.lanes("float32")
-    if _exceeds_l2(machine, conv):
-        upper, least = (
-            _vectors_outside(machine, conv, (read + conv.ranges.greatest(conv.out_w)) * step, whole_vectors),
-            1,
-        )
-    else:
-        upper = machine.l1_bytes * 3 // 4 // (read * step)
-        upper, least = 0 if upper * step < _LEAST_RUN_BYTES else upper, upper // 2 + 1
-    if not upper or upper >= whole_vectors:
-        return 0
-    # Chunks of equal size need no code for a narrower one.
-    return max((n for n in range(least, upper + 1) if whole_vectors % n == 0), default=upper)
-
-
-def _exceeds_l2(machine: Machine, conv: Convolution) -> bool:
-    """Whether x is larger than the L2 cache."""
-    greatest = conv.ranges.greatest
-    return greatest(conv.height) * greatest(conv.width) * conv.channels * 4 > machine.l2_bytes
-
-
-def _vectors_outside(machine: Machine, conv: Convolution, line_bytes: int, count: int) -> int:
-    """Most vectors of channels in a chunk where x is larger than the L2 cache; 0: no chunks.
-
-    `line_bytes`: bytes that a vector of channels reads and writes for one output line; `count`: number of
-    vectors. Where the lines are too long for the L1 cache they stay in the L2 cache.
-
-    Measured on a Zen 5: with AVX-512, where a vector is a cache line, 1.3 to 1.7 times as fast, with AVX2 a
-    few per cent slower. No chunks where the columns of a line map to few sets of the cache, as with 128 or
-    256 channels: the columns evict each other, however few there are.
-    """
-    step = machine.vector_bits // 8
-    if step < CACHE_LINE:
-        return 0
-    if line_bytes <= machine.l1_bytes:
-        room, upper = machine.l1_bytes, max(1, machine.l1_bytes * 5 // 8 // line_bytes)
-    elif count * line_bytes > machine.l2_bytes // 2:
-        room, upper = machine.l2_bytes // 8, machine.l2_bytes // 8 // line_bytes
-    else:
-        return 0
-    column = conv.pitch * 4
-    set_step = math.gcd(CACHE_SETS, column // CACHE_LINE) if column % CACHE_LINE == 0 else 1
-    return 0 if line_bytes > 2 * room // set_step else upper
 
 
 @dataclass(frozen=True)
