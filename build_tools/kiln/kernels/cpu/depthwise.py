@@ -22,7 +22,7 @@ from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.depthwise_chunks import chunk_vectors, exceeds_l2, is_distant
-from kiln.kernels.cpu.depthwise_tile import Place, emit
+from kiln.kernels.cpu.depthwise_tile import Place, emit, method_of
 from kiln.kernels.cpu.epilogue import Epilogue, flat_argument, may_overwrite, parameters
 from kiln.kernels.cpu.gemm_tile import widens
 from kiln.opinfo.attach import OpInfo
@@ -149,6 +149,7 @@ class Division:
     bands: Extent  # rows of tiles in an image
     lines: Extent  # rows of tiles of all images
     tasks: Extent | None  # None: the kernel is not split
+    method: str  # how integers are multiplied, see depthwise_tile.method_of
 
     @property
     def chunks(self) -> int:
@@ -185,7 +186,10 @@ def division(
     shared = machine.shares(4 * conv.macs // lanes)
     tasks = (full + any(vectors_left)) * lines if shared else None
     shared_inputs = rows > 1 or shares_inputs(machine, conv, strip)
-    return Division(lanes, strip, shared_inputs, rows, vectors, full, vectors_left, bands, lines, tasks)
+    method = method_of(machine, dtypes, accumulator)
+    return Division(
+        lanes, strip, shared_inputs, rows, vectors, full, vectors_left, bands, lines, tasks, method
+    )
 
 
 @dataclass(frozen=True)
@@ -248,7 +252,8 @@ class StripLoops:
             n, h = int64(0), line * int64(self.division.rows)
 
         def tile(place: Place, channel: Expr, width: int) -> None:
-            emit(conv, self.buffers, place, channel, width, self.accumulator, self.element)
+            method = self.division.method
+            emit(conv, self.buffers, place, channel, width, self.accumulator, self.element, method)
 
         def pixels(column: Expr, count: int) -> None:
             place = Place(n, h, height, column, count, self.division.shared)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,9 @@ from tvm import tirx
 
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue
-from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store, vector
+from kiln.kernels.cpu.runtime_product import PAIRS, method_of_pairs, multiply_pairs
+from kiln.tir.builder import Expr, Machine, bind, int64, load, registers, serial, store, vector
+from kiln.tir.vector_expr import ramp
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,28 @@ class Place:
 
 def emit(
     conv: Convolution, buffers: list[Any], place: Place, channel: Expr, width: int,
-    accumulator: str, element: Epilogue,
+    accumulator: str, element: Epilogue, method: str,
 ) -> None:  # fmt: skip
-    """Emit the computation and store of the pixels of `place`, for `width` channels from `channel`."""
-    tile = _Tile(conv, buffers, place, channel, width, accumulator)
+    """Emit the computation and store of the pixels of `place`, for `width` channels from `channel`.
+
+    `method`: of `method_of`.
+    """
+    tile = _Tile(conv, buffers, place, channel, width, accumulator, method)
     (tile.strip if place.rows == 1 else tile.several)()
     for row in range(place.rows):
         tile.finish(row, element)
+
+
+def method_of(machine: Machine, dtypes: Sequence[str], accumulator: str) -> str:
+    """How the products of numbers of 16 bits or fewer are added to sums of 32 bits.
+
+    "pairs": by x86's PMADDWD, which adds the products of two numbers, one of them 0 here: half the work of
+    PMULLD, which LLVM chooses. "vnni": by VPDPWSSD, which adds them to the sum as well. "": as LLVM chooses.
+    """
+    halves = accumulator == "int32" and all(dtype in ("int8", "uint8", "int16") for dtype in dtypes)
+    if method_of_pairs(machine) != "pairs" or not halves:
+        return ""
+    return "vnni" if machine.dot == "vnni" else "pairs"
 
 
 class _Tile:
@@ -43,9 +61,10 @@ class _Tile:
 
     def __init__(
         self, conv: Convolution, buffers: list[Any], place: Place, channel: Expr, width: int,
-        accumulator: str,
+        accumulator: str, method: str,
     ) -> None:  # fmt: skip
         self.conv, self.place, self.channel, self.width = conv, place, channel, width
+        self.method = method if ("pairs", width) in PAIRS else ""
         self.x, self.weights, self.accumulator = buffers[0], buffers[1], accumulator
         # One buffer per row: TVM puts buffers of more than 1 KiB on the heap.
         self.sums = [registers([place.columns, width], accumulator) for _ in range(place.rows)]
@@ -129,9 +148,34 @@ class _Tile:
 
         `first`: store the product, without the sum.
         """
+        if self.method:
+            self._add_halves(row, index, pixel, tap, first)
+            return
         with vector(self.width) as lane:
             value = tirx.Cast(self.accumulator, load(self.x, [pixel + lane]))
             total = value * tirx.Cast(self.accumulator, load(self.weights, [tap + lane]))
             if not first:
                 total = load(self.sums[row], [int64(index), lane]) + total
             store(self.sums[row], [int64(index), lane], total)
+
+    def _add_halves(self, row: int, index: int, pixel: Expr, tap: Expr, first: bool) -> None:
+        """`_add_product` by `method`: each number is half of a pair; the other half of the weights is 0."""
+        lanes, sums_type, halves_type = (
+            ramp(int64(0), self.width),
+            f"int32x{self.width}",
+            f"int16x{2 * self.width}",
+        )
+        where = [int64(index), lanes]
+        value = tirx.Cast(sums_type, load(self.x, [ramp(pixel, self.width)]))
+        low_half = tirx.Broadcast(tirx.const(0xFFFF, "int32"), self.width)
+        weights = tirx.bitwise_and(
+            tirx.Cast(sums_type, load(self.weights, [ramp(tap, self.width)])), low_half
+        )
+        left, right = (tirx.reinterpret(halves_type, operand) for operand in (value, weights))
+        if self.method == "vnni" and not first:
+            name = f"llvm.x86.avx512.vpdpwssd.{32 * self.width}"
+            held = load(self.sums[row], where)
+            store(self.sums[row], where, tirx.call_llvm_pure_intrin(sums_type, name, held, left, right))
+            return
+        products = multiply_pairs("pairs", self.width, left, right)
+        store(self.sums[row], where, products if first else load(self.sums[row], where) + products)
