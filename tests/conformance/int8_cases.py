@@ -78,6 +78,7 @@ TILE_CASES = [
     Case((1, 9, 21, 16), (1, 1, 16, 64)), Case((1, 19, 19, 32), (3, 3, 32, 16)),
     Case((1, 12, 12, 64), (3, 3, 32, 24), "uint8", groups=2),
     Case((2, 10, 12, 20), (3, 2, 20, 7), dilation=2),
+    Case((1, 1, 89, 24), (1, 5, 24, 20), stride=2),
 ]  # fmt: skip
 GRIDS = {"gate": [c for c in CASES if not c.heavy], "rest": [c for c in CASES if c.heavy]}
 _VALUES = {"least": -127, "most": 127, "least_of_all": -128}

@@ -118,8 +118,9 @@ def _integer(
     narrow, rows = weights in fused.narrow, greatest(conv.rows)
     loops, line = conv.loops(), greatest(conv.out_w)
     spacing = None
-    if conv.is_dense or isinstance(conv.out_w, int):
-        spacing = Spacing(conv.stride_w * conv.pitch, None if conv.is_dense else line)
+    regular = conv.is_dense or conv.is_line
+    if regular or isinstance(conv.out_w, int):
+        spacing = Spacing(conv.stride_w * conv.pitch, None if regular else line)
     return integer_product(machine, dtypes, narrow, loops, rows, conv.columns, line, spacing)
 
 
