@@ -27,6 +27,7 @@ from kiln.graph.requantise import requantise
 from kiln.graph.reshapes import sink_reshapes
 from kiln.graph.separable_pools import separable_pools
 from kiln.graph.split_dense import split_dense
+from kiln.graph.tiny_weights import tiny_weights
 from kiln.graph.transposes import cancel_transposes
 
 Pass = Callable[[tvm.IRModule], tvm.IRModule]
@@ -71,6 +72,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("fold_layout", fold_constants),
     ("dead_taps", dead_taps),
     ("separable_pools", separable_pools),
+    ("tiny_weights", tiny_weights),
     ("clean_layout", clean),
     # Phase 3: remove splits, copies, transposes and reshapes between operators that can share a kernel.
     ("split_dense", split_dense),
