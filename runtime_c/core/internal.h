@@ -6,6 +6,11 @@
 
 #include "kiln.h"
 
+/* A shared library does not export them: of two libraries in a program, each calls its own. */
+#ifdef __ELF__
+#pragma GCC visibility push(hidden)
+#endif
+
 /* check.c: store an error, where detail is not null, and return its status. */
 kiln_status kiln_fail(kiln_detail *detail, const kiln_detail *error);
 /* check.c: the same for a status without further fields; KILN_OK clears the detail. */
@@ -63,5 +68,9 @@ int32_t kiln_processors(void);
 kiln_status kiln_check_abi(const kiln_model *model, kiln_detail *detail);
 /* session.c: KILN_NOT_OPEN, or KILN_BUSY from the session's own on_step. */
 kiln_status kiln_check_open(kiln_session *session);
+
+#ifdef __ELF__
+#pragma GCC visibility pop
+#endif
 
 #endif

@@ -132,7 +132,7 @@ static void test_nearest(void) {
         CHECK(detail.min == cases[i].below && detail.max == cases[i].above);
     }
     model.dims_count = 0;
-    CHECK(kiln_plan_dims(&model, NULL, &plan, &detail) == KILN_NO_BUCKET && detail.index == -1);
+    CHECK(kiln_plan_dims(&model, NULL, &plan, &detail) == KILN_BAD_PLAN && detail.index == -1);
 }
 
 /* Three dimensions of which every pair of sizes is served: another size of the first one alone

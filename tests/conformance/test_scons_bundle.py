@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -102,6 +103,8 @@ def test_the_shared_library_exports_the_model_and_the_runtime_only(built: Path) 
         assert {"resnet", "resnet_run", "kiln_open"} <= names
         assert [name for name in names if not name.startswith(("kiln_", "resnet"))] == []
         assert [name for name in names if "conv2d" in name] == []
+        headers = "".join(path.read_text() for path in (built / target / "resnet/include").iterdir())
+        assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", headers)] == []
         needed = subprocess.run(
             ["nm", "-D", "-u", library], capture_output=True, text=True, check=True
         ).stdout
