@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource  # here: at the end of a shell's memory it could not be loaded
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,7 +25,9 @@ _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_
 # Messages of Python, NumPy, C++, LLVM and the C library about a failed allocation.
 _REFUSED = re.compile(
     r"MemoryError|bad_alloc|[Oo]ut of memory|Cannot allocate memory|Unable to allocate|bad array new length"
+    r"|failed to map segment"
 )
+_LEAST_FOR_BUILDS = 1 << 30  # of address space: with less, libraries cannot be loaded, and fail anyhow
 
 
 def apply() -> None:
@@ -32,12 +35,28 @@ def apply() -> None:
     asked = os.environ.get(MEMORY)
     if asked is None:
         return
-    import resource
-
     if hasattr(resource, "RLIMIT_DATA"):
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         allowed = int(asked) if most == resource.RLIM_INFINITY else min(int(asked), most)
         resource.setrlimit(resource.RLIMIT_DATA, (allowed, most))
+
+
+def shell_limit() -> int | None:
+    """Bytes of memory that the shell, or what else started Kiln, allows a process; None: no limit."""
+    own = MEMORY in os.environ  # RLIMIT_DATA is the one that `apply` has set
+    names = ["RLIMIT_AS"] if own else ["RLIMIT_AS", "RLIMIT_DATA"]
+    kinds = [kind for kind in names if hasattr(resource, kind)]
+    found = [resource.getrlimit(getattr(resource, kind))[0] for kind in kinds]
+    return min((limit for limit in found if limit != resource.RLIM_INFINITY), default=None)
+
+
+def shell_hint() -> str:
+    """For the end of an error line that a shell's limit has most likely caused; else empty."""
+    limit = shell_limit()
+    if limit is None or limit >= _LEAST_FOR_BUILDS:
+        return ""
+    least = shown(_LEAST_FOR_BUILDS)
+    return f"; this shell allows {shown(limit)} of memory (ulimit -v), Kiln needs {least} or more"
 
 
 def memory() -> int:

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -15,10 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kiln import limits
 from kiln.errors import KilnError
 from kiln.files import full_disk
 from kiln.packages import missing_program
 from kiln.paths import cache_dir, data_dir
+from kiln.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from kiln.config import Target
@@ -161,6 +164,9 @@ def _end(status: int) -> str:
     text = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
     # The folder of builds may be a disk of its own.
     full = full_disk([Path.cwd(), Path.cwd() / "build", Path(tempfile.gettempdir()), cache_dir()])
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if full is None and most != resource.RLIM_INFINITY:
+        full = f"this shell allows files of {limits.shown(most)} (ulimit -f)"
     return text if full is None else f"{text}: {full}"
 
 
@@ -170,8 +176,8 @@ def run(command: Sequence[str], purpose: str) -> None:
         # zig 0.17 returns a wrong object from its local cache for a source with an absolute path and headers
         # with a relative path, compiled before in another working folder; and the local cache grows without
         # limit. So each call has its own local cache. The global cache keeps the C libraries that zig builds.
-        with tempfile.TemporaryDirectory(prefix="kiln-zig-") as local:
-            caches = {"ZIG_GLOBAL_CACHE_DIR": str(cache_dir() / "zig"), "ZIG_LOCAL_CACHE_DIR": local}
+        with scratch_folder("zig") as local:
+            caches = {"ZIG_GLOBAL_CACHE_DIR": str(cache_dir() / "zig"), "ZIG_LOCAL_CACHE_DIR": str(local)}
             done = subprocess.run(
                 command,
                 check=False,
@@ -186,7 +192,7 @@ def run(command: Sequence[str], purpose: str) -> None:
     except OSError as error:
         raise KilnError(f"{purpose}: cannot start '{command[0]}': {error.strerror}") from error
     if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        lines = [line for line in done.stderr.splitlines() if line.strip() and "warning:" not in line]
         errors = [line for line in lines if "error" in line or "No module" in line or "No space" in line]
         first = (errors or lines or [_end(done.returncode)])[0]
         raise KilnError(f"{purpose}: '{' '.join(command[:4])} …' failed: {first}")

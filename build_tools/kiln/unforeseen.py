@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 
+from kiln import limits
 from kiln.errors import KilnError
 
 VARIABLE = "KILN_TRACEBACK"
@@ -25,6 +26,7 @@ def error_line(stage: str, arguments: object, error: BaseException) -> str:
     if shown:
         traceback.print_exception(error)
     hint = "" if shown else f" (a fault of Kiln; {VARIABLE}=1 in the environment shows where)"
+    hint = limits.shell_hint() or hint
     return f"kiln: error: {line(stage, arguments, error)}{hint}"
 
 

@@ -19,8 +19,8 @@ from kiln.device.check.host_cpu import obstacle
 from kiln.device.check.runners.local import emulator_of
 from kiln.device.check.runners.qemu_user import sysroot
 from kiln.device.link import link, link_flags
-from kiln.device.process import end_with_parent
 from kiln.lower.steps import Steps
+from kiln.parent import end_with_parent
 
 from .launched_kernels import LaunchedKernels
 from .lowered import Memory, loaded

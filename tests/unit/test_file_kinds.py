@@ -113,6 +113,9 @@ def test_folders_and_what_is_missing(tmp_path: Path) -> None:
         load_model(str(tmp_path / "saved/saved_model.pb"))
     with pytest.raises(KilnError, match=r"net\.pt': no such file; allowed: \.onnx"):
         load_model(str(tmp_path / "net.pt"))
+    for device in ("/dev/null", "/dev/zero"):
+        with pytest.raises(KilnError, match=r"neither a file nor a folder; allowed: \.onnx"):
+            load_model(device)
     (tmp_path / "one.bin").write_bytes(b"\x08")
     with pytest.raises(KilnError, match=r"one\.bin'"):
         load_model(str(tmp_path / "one.bin"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import shutil
 import sys
 from pathlib import Path
@@ -96,3 +97,14 @@ def test_how_a_silent_program_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert str(raised.value).endswith(
             f"killed by SIGABRT: No space left on device? {full} has 4096 bytes left"
         )
+
+
+def test_a_limit_of_the_shell_for_files_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """zig is aborted where a file that it has mapped cannot grow, after warnings that are no reason."""
+    infinite = resource.RLIM_INFINITY
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (400 << 10, infinite))
+    with pytest.raises(KilnError) as raised:
+        toolchain.run(["sh", "-c", "echo zig: warning: unused >&2; kill -ABRT $$"], "linking")
+    assert str(raised.value).endswith(
+        "failed: killed by SIGABRT: this shell allows files of 400KiB (ulimit -f)"
+    )

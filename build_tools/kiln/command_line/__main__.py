@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from kiln import unforeseen
+from kiln import limits, unforeseen
 from kiln.command_line import listing
 from kiln.command_line.answer import AnswerPart, CommandAnswer, Reply, error_of
 from kiln.command_line.arguments import Command, completion, model_of, parse
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         line = INTERRUPTED
     except OSError as error:
         file_prefix = f"{error.filename}: " if error.filename else ""
-        line = f"kiln: error: {file_prefix}{error.strerror or error}"
+        line = f"kiln: error: {file_prefix}{error.strerror or error}{limits.shell_hint()}"
     except Exception as error:
         name = "kiln" if command.question is None else f"kiln {command.question.command}"
         line = unforeseen.error_line(name, command.question, error)

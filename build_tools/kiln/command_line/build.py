@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kiln.command_line.own_process import kiln_program
+from kiln.command_line.own_process import run_kiln
 from kiln.config.check import choices
 from kiln.errors import KilnError, path_of
 from kiln.files import atomic_write, read_json
 from kiln.runtime import Network, load
 from kiln.runtime.notebook import report_frame
 from kiln.scons.options import BUNDLES, OPTIONS, RESULTS
+from kiln.scratch import scratch_folder
 
 COPIES = Path("build", ".copies")
 
@@ -84,16 +83,9 @@ def build_copy(configuration: str, target: str, **options: str) -> BuiltBundle:
 
 def _built(words: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> BuiltBundle:
     """Run the command with `words` in `folder`, and return the bundle that it has built."""
-    with tempfile.TemporaryDirectory(prefix="kiln-build-") as scratch:
+    with scratch_folder("build") as scratch:
         listed = Path(scratch, "results.json")
-        done = subprocess.run(
-            kiln_program(words),
-            cwd=folder,
-            env={**os.environ, **(environment or {}), RESULTS: str(listed)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_kiln(words, folder, {**os.environ, **(environment or {}), RESULTS: str(listed)})
         parts = read_json(listed) if listed.is_file() else []
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["the build failed"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from kiln.command_line.two_reports import page_data
 from kiln.errors import INTERRUPTED, KilnError
 from kiln.files import read_json
 from kiln.scons.options import ALIASES, RESULTS
+from kiln.scratch import scratch_folder
 
 
 def answer_of_goals(words: Sequence[str], environment: Mapping[str, str] | None = None) -> CommandAnswer:
@@ -28,7 +28,7 @@ def answer_of_goals(words: Sequence[str], environment: Mapping[str, str] | None 
     goals = [word for word in words if word in ALIASES] or ["bundle"]
     command = " ".join(map(_command_of, goals))
     started = time.time()
-    with tempfile.TemporaryDirectory(prefix="kiln-json-") as folder:
+    with scratch_folder("json") as folder:
         results_file = Path(folder, "results.json")
         done = subprocess.Popen(
             kiln_program(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from kiln.device.check.execute import execute
 from kiln.device.check.runners import Runner, runner_for
 from kiln.device.check.runners.remote import remote_runner
 from kiln.manifest import read_manifest
+from kiln.scratch import scratch_folder
 
 DEFAULT_TARGET = "host"
 _BATCH = 32  # inputs of one start of the program
@@ -81,7 +81,7 @@ def running(folder: Path, destination: Destination) -> Iterator[RunningBundle]:
     Raises KilnError where the destination cannot run the target's programs.
     """
     bundle, target = open_bundle(folder), destination.target
-    with tempfile.TemporaryDirectory(prefix="kiln-program-") as work:
+    with scratch_folder("program") as work:
         program = bundle.link_program(target, Path(work))
         if destination.device is None:
             yield RunningBundle(bundle, runner_for(target), program)

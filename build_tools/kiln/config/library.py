@@ -144,7 +144,7 @@ def _no_file(path: Path) -> str:
 
 def _unknown_format(path: Path) -> str:
     """The fault of `path`, which is not a model file: it is missing, a folder, or of an unknown format."""
-    if not path.exists():
+    if not path.is_file() and not path.is_dir():
         return _no_file(path) + f"; allowed: {', '.join(_MODEL_SUFFIXES)}"
     try:
         kind = kind_of(path)

@@ -8,7 +8,6 @@ import getpass
 import hashlib
 import json
 import socket
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from kiln.device.deploy.transports import AFTER
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.manifest import Manifest, read_manifest
+from kiln.scratch import scratch_folder
 from kiln.sources.cache import file_sha256
 from kiln.stages.use import FlashStage
 from kiln.trust import FOLDER, PROVENANCE
@@ -148,7 +148,7 @@ class _Flash:
         version = f"{time.strftime('%Y%m%dT%H%M%SZ', now)}-{identity[:12]}"
         if version == state.current:  # damaged, and flashed again within the second
             version += "-2"
-        with tempfile.TemporaryDirectory(prefix="kiln-flash-") as folder:
+        with scratch_folder("flash") as folder:
             about = Path(folder, "installed.json")
             about.write_text(json.dumps(self._about(identity, files, state, now), indent=1) + "\n", "utf-8")
             laid = [*files, file_of("installed.json", about)]
@@ -187,7 +187,7 @@ class _Flash:
         library = open_bundle(self.args.bundle).shared_library
         # The runner finds files by content, so this is the flashed file: a hard link to the blob, or a copy.
         extra = {library.name: library} if library.is_file() else {}
-        with tempfile.TemporaryDirectory(prefix="kiln-flash-") as folder:
+        with scratch_folder("flash") as folder:
             arguments = dataclasses.replace(self.args, out=Path(folder, "test.json"))
             runner = RemoteRunner(self.store, model, extra)
             test.check(arguments, self.target, runner, shared=bool(extra))

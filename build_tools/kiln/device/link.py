@@ -18,6 +18,7 @@ from kiln.emit.sysroot import linkable, program_flags
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.paths import cache_dir
+from kiln.scratch import scratch_folder
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 _OTHER_ABI = "different floating-point ABI"  # in the linker's message
@@ -139,7 +140,7 @@ def common_objects(
     for source in sources:
         objects.append(folder / f"{source.stem}.o")
         if not objects[-1].is_file():
-            with tempfile.TemporaryDirectory(prefix="kiln-program-") as work:
+            with scratch_folder("program") as work:
                 compiled = Path(work, objects[-1].name)
                 compile_file([*command, *flags, *include], source, compiled)
                 try:

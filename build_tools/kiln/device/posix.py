@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 import string
 import tarfile
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kiln.device.deploy.transports import TIMEOUT, Answer
 from kiln.errors import KilnError
+from kiln.scratch import scratch_folder
 
 # The login shell may not be a POSIX shell: csh and fish treat quotes, ! and line ends differently.
 _WORD = frozenset(string.ascii_letters + string.digits + "+=:,./_-")
@@ -74,7 +74,7 @@ class PosixTransport(ABC):
         """See Transport.send."""
         limit = timeout + sum(source.stat().st_size for source in files.values()) / BYTES_PER_SECOND
         if len(files) > 1 and self._has_tar():
-            with tempfile.TemporaryDirectory(prefix="kiln-tar-") as folder:
+            with scratch_folder("tar") as folder:
                 packed = Path(folder, "files.tar")
                 _pack({path.lstrip("/"): source for path, source in files.items()}, packed)
                 done = self.run(["tar", "-x", "-o", "-f", "-", "-C", "/"], stdin=packed, timeout=limit)

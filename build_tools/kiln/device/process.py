@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import os
 import shutil
@@ -16,18 +15,7 @@ from pathlib import Path
 from kiln import packages
 from kiln.device.deploy.transports import Answer
 from kiln.errors import KilnError
-
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-def end_with_parent() -> None:
-    """Make the kernel kill this process when its parent ends.
-
-    For `preexec_fn`. Does nothing outside of Linux.
-    """
-    if sys.platform == "linux":
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+from kiln.parent import end_with_parent
 
 
 @functools.cache

@@ -7,10 +7,10 @@ itself; one of the first CUDA 13 would reject PTX of a later toolkit, whatever i
 from __future__ import annotations
 
 import re
-import tempfile
 from pathlib import Path
 
 from kiln.errors import KilnError
+from kiln.scratch import scratch_folder
 from kiln.sources.cuda_toolkit import cuda_toolkit
 from kiln.toolchain import run as run_tool
 
@@ -24,7 +24,7 @@ def for_old_drivers(text: str, arch: str) -> str:
     if match is None or (int(match[1]), int(match[2])) <= tuple(map(int, OLDEST.split("."))):
         return text
     older = _VERSION.sub(f".version {OLDEST}", text, count=1)
-    with tempfile.TemporaryDirectory(prefix="kiln-ptx-") as name:
+    with scratch_folder("ptx") as name:
         path = Path(name, "older.ptx")
         path.write_text(older, encoding="utf-8")
         ptxas = str(cuda_toolkit() / "bin" / "ptxas")

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import struct
-import tempfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +31,7 @@ from kiln.files import atomic_write, read_json, write_json
 from kiln.paths import data_dir
 from kiln.plan.schema import Plan, read_plan
 from kiln.runtime.structs import ABI
+from kiln.scratch import scratch_folder
 from kiln.stages.target import ImageStage
 from kiln.toolchain import compiler_library, linker_command
 from kiln.toolchain import run as run_tool
@@ -64,7 +64,7 @@ def run(args: ImageStage) -> None:
     target, plan = Target.model_validate(read_json(args.target)), read_plan(args.plan / "plan.json")
     _refuse(target, plan)
     view = plan_view(plan, (args.plan / "params.raw").stat().st_size, in_image=True)
-    with tempfile.TemporaryDirectory(prefix="kiln-image-") as folder:
+    with scratch_folder("image") as folder:
         linked = read_linked(_linked(args, target, plan, view, Path(folder)), plan.name)
     machine = linked.e_machine | linked.bits // 8 << 16 | _abi(target, linked) << 24
     pointers = struct.pack(f"<{len(linked.pointers)}I", *linked.pointers)

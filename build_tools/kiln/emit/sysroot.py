@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from kiln.emit.archive_members import members
 from kiln.emit.macho import IOS_SIMULATOR, for_platform
 from kiln.files import atomic_write
 from kiln.paths import cache_dir, data_dir
+from kiln.scratch import scratch_folder
 from kiln.toolchain import compiler_command, has_own_sysroot, links_with_zig
 from kiln.toolchain import run as run_tool
 
@@ -85,7 +85,7 @@ def _made(target: Target, source: Path, name: str, flags: list[str]) -> Path:
     digest = hashlib.sha256("\0".join([version("ziglang"), *command[1:]]).encode() + source.read_bytes())
     out = cache_dir() / "sysroot" / digest.hexdigest()[:16] / name
     if not out.is_file():
-        with tempfile.TemporaryDirectory(prefix="kiln-sysroot-") as folder:
+        with scratch_folder("sysroot") as folder:
             output = Path(folder, name)
             run_tool([*command, str(source), "-o", str(output)], f"compiling {source.name}")
             atomic_write(out, output.read_bytes())

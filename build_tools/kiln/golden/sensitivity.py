@@ -11,7 +11,6 @@ an output over these runs is its sensitivity. Random signs come from a fixed see
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import onnx
 
 from kiln.arrays import Array
 from kiln.golden.reference import OnnxRuntime, Reference
+from kiln.scratch import scratch_folder
 
 # Operators that round activations to levels.
 ROUNDING = frozenset(
@@ -79,7 +79,7 @@ class Sensitivity:
         if model.ByteSize() > _LARGEST:
             return []
         variants: list[Reference] = []
-        with tempfile.TemporaryDirectory(prefix="kiln-sensitivity-") as folder:
+        with scratch_folder("sensitivity") as folder:
             for sign in (1, -1):
                 path = Path(folder, f"variant{sign}.onnx")
                 onnx.save(self._changed(model, sign), str(path))

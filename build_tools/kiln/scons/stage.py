@@ -312,10 +312,14 @@ def _failure_of(
     stage: StageNode, title: str, status: int, lines: Sequence[str], target: Sequence[Any]
 ) -> tuple[str, Any, int]:
     """Error line, nodes and exit status of a failed stage: its own error line, or the path of a crash log."""
-    allowed = _limits(stage)
+    allowed, of_shell = _limits(stage), limits.shell_limit()
     if allowed is not None and limits.ran_out_of_memory(lines):
         memory = f"needs more than {limits.shown(allowed.memory)} of memory"
-        return f"kiln: error: {title}: {memory}; allow more with the model's key 'limits.memory'", target, 2
+        remedy = "allow more with the model's key 'limits.memory'"
+        if of_shell is not None and of_shell < allowed.memory:
+            memory = f"needs more than the {limits.shown(of_shell)} of memory that this shell allows"
+            remedy = "allow more with ulimit -v"
+        return f"kiln: error: {title}: {memory}; {remedy}", target, 2
     error_lines = [line for line in lines if line.startswith(("kiln: error:", "kiln: test failed:"))]
     if error_lines and not any(line.startswith("Traceback ") for line in lines):
         return error_lines[-1], target, status if status > 0 else 2
@@ -329,4 +333,5 @@ def _failure_of(
     )
     if status < 0 and stage.stage.spec.runs:
         reason += f"; {stage.stage.spec.runs} runs there: if it ends so alone, the fault is its own"
-    return f"kiln: error: {title}: crashed: {' '.join(reason.split())[:300]} (all of it: {log})", target, 2
+    crashed = " ".join(reason.split())[:300] + limits.shell_hint()
+    return f"kiln: error: {title}: crashed: {crashed} (all of it: {log})", target, 2

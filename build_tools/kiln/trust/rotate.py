@@ -6,7 +6,6 @@ bundles get signatures of the new key with their releases; whoever has the old k
 
 from __future__ import annotations
 
-import tempfile
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from kiln.emit.bundle import pack, unpack
 from kiln.errors import KilnError
 from kiln.files import atomic_write
+from kiln.scratch import scratch_folder
 from kiln.trust.keys import signing_key
 from kiln.trust.repository import (
     DAYS,
@@ -53,7 +53,7 @@ def change_key(
         if not changed and earlier.public_key.keyid not in keys:
             raise KilnError(f"{path}: the repository belongs to another key than that of --replaces")
         targets, version = read_targets(tuf, folder)
-        with tempfile.TemporaryDirectory(prefix="kiln-rotate-") as scratch:
+        with scratch_folder("rotate") as scratch:
             bundles = {
                 name: _signed_anew(
                     repository, name, targets.targets[name], (earlier, signer), key, Path(scratch)

@@ -7,7 +7,6 @@ heuristics.
 
 from __future__ import annotations
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from kiln.byoc.libraries.folder import LibraryFolder
 from kiln.config import Target
 from kiln.device.check.runners import Runner
 from kiln.errors import KilnError
+from kiln.scratch import scratch_folder
 from kiln.tir.tuning_records import HEURISTICS
 from kiln.tune.program import by_group, link_program, operands_of
 from kiln.tune.subject import Subject
@@ -63,7 +63,7 @@ class Bench:
 
         For each key, one subject must follow the heuristics. Raises KilnError where a run fails.
         """
-        with tempfile.TemporaryDirectory(prefix="kiln-tune-") as folder:
+        with scratch_folder("tune") as folder:
             program = link_program(subjects, self.target, Path(folder), self.libraries)
             words = ["time", str(milliseconds), str(self.cold_bytes)]
             output = self._run(program, words, {}, {})
@@ -91,7 +91,7 @@ class Bench:
 
     def check(self, subjects: Sequence[Subject]) -> None:
         """Raise KilnError when two subjects of one key compute different results on equal operands."""
-        with tempfile.TemporaryDirectory(prefix="kiln-tune-") as temporary:
+        with scratch_folder("tune") as temporary:
             folder = Path(temporary)
             program, results = link_program(subjects, self.target, folder), folder / "results.bin"
             operands = operands_of(subjects, folder / "operands.bin")

@@ -256,3 +256,20 @@ def test_a_full_disk_is_told(net: Path, tmp_path: Path, monkeypatch: pytest.Monk
     )
     with pytest.raises(KilnError, match=f"quantisation: No space left on device. {tmp_path} has 0 bytes"):
         Quantiser(net, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "{}: the model file is empty"),
+        (b"\x08\x08", "{}: not a complete ONNX model: truncated, or its graph has no nodes or no outputs"),
+        (b"\x08\x08\x3a\xff", "{}: not a complete ONNX model: truncated or of another format"),
+        (b"hello\n", "{}: not an ONNX model: the file is plain text"),
+    ],
+)
+def test_damaged_files_are_refused_as_a_build_does(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(content)
+    with pytest.raises(KilnError) as raised:
+        quantise(str(path), None, tmp_path / "out.onnx")
+    assert str(raised.value) == message.format(path)

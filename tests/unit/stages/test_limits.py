@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from kiln import limits
+from kiln import limits, unforeseen
 from kiln.config.model import StageLimits
 from kiln.stages import STAGES
 from pydantic import ValidationError
@@ -84,6 +85,7 @@ def test_the_limit_is_of_this_process_alone() -> None:
         "kiln: error: m: operator 'add' cannot be compiled: std::bad_alloc",
         "LLVM ERROR: out of memory",
         "kiln: error: lower of m: out of memory",
+        "ImportError: libtvm_runtime.so: failed to map segment from shared object",
     ],
 )
 def test_what_says_that_memory_ran_out(line: str) -> None:
@@ -107,3 +109,21 @@ def test_sizes_as_they_are_written() -> None:
 def test_limits_that_are_refused(values: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         StageLimits.model_validate(values)
+
+
+def test_a_limit_of_the_shell_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Libraries that are half loaded fail anyhow, with errors that tell nothing."""
+    found = {resource.RLIMIT_AS: 300000 << 10, resource.RLIMIT_DATA: resource.RLIM_INFINITY}
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (found[kind], resource.RLIM_INFINITY))
+    hint = "; this shell allows 300000KiB of memory (ulimit -v), Kiln needs 1GiB or more"
+    assert (limits.shell_limit(), limits.shell_hint()) == (300000 << 10, hint)
+    line = unforeseen.error_line("kiln quantise", None, AttributeError("no RegisterOpAttr"))
+    assert line == f"kiln: error: kiln quantise: AttributeError: no RegisterOpAttr{hint}"
+    found[resource.RLIMIT_AS] = resource.RLIM_INFINITY
+    assert (limits.shell_limit(), limits.shell_hint()) == (None, "")
+    found[resource.RLIMIT_DATA] = 1 << 20
+    assert limits.shell_hint() != ""
+    monkeypatch.setenv(limits.MEMORY, "1048576")  # a stage's own limit
+    assert limits.shell_hint() == ""

@@ -6,7 +6,6 @@ import lzma
 import shutil
 import subprocess
 import tarfile
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from kiln.byoc.backend import Deb
 from kiln.errors import KilnError
+from kiln.scratch import scratch_folder
 from kiln.sources import cache
 from kiln.toolchain import archiver_command
 
@@ -38,7 +38,7 @@ def fetch(deb: Deb, folder: Path, mirrors: Iterable[str] = MIRRORS) -> None:
             _add_file(cached, folder, name)
     if not absent:
         return
-    with tempfile.TemporaryDirectory(prefix="kiln-fetch-") as temporary:
+    with scratch_folder("fetch") as temporary:
         archive = _download(deb, Path(temporary) / "package.deb", mirrors)
         data = _contents(deb, archive)
         for path in absent:

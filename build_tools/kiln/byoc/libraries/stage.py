@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from kiln.config import Target
 from kiln.config.source import PypiSource, WheelTags
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, read_json, write_json
+from kiln.scratch import scratch_folder
 from kiln.sources import cache, pypi
 from kiln.stages.target import LibraryStage
 
@@ -94,7 +94,7 @@ def _fetch_wheel(wheel: Wheel, folder: Path) -> None:
     if not absent:
         return
     tags = WheelTags(python=wheel.python, platform=wheel.platform)
-    with tempfile.TemporaryDirectory(prefix="kiln-fetch-") as temporary:
+    with scratch_folder("fetch") as temporary:
         archive: Path | None = None
         for path, name, digest in absent:
             source = PypiSource(

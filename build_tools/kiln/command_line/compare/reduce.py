@@ -11,7 +11,6 @@ onnx.utils.Extractor cuts the graph. Each trial is a build of its own below buil
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from kiln.device.bundle import open_bundle
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.frontend.onnx.value_types import with_value_types
+from kiln.scratch import scratch_folder
 from kiln.sources import fetch
 from kiln.sources.npy import load_npz
 
@@ -128,7 +128,7 @@ def reduce_model(
     if inputs is not None:
         load_npz(inputs)  # a damaged file is not a fault of the model
     parts = Parts(_load(source))
-    with tempfile.TemporaryDirectory(prefix="kiln-reduce-") as folder:
+    with scratch_folder("reduce") as folder:
         trial = Path(folder, f"{out.stem}.onnx")
         reduced = _reduce_to_part(parts, name, _Trials(destination, options), inputs, trial)
         inputs_file = None if reduced.inputs is None else out.with_suffix(".npz")

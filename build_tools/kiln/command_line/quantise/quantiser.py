@@ -61,6 +61,13 @@ def _whole(source: Path, prepared: Path) -> onnx.ModelProto:
     return model
 
 
+def _check_file(source: Path) -> None:
+    """Raise the KilnError by which a build refuses the file, if it does."""
+    from kiln.frontend.onnx.model import read  # TVM takes a second to import
+
+    read(source)
+
+
 class Quantiser:
     """A float model, prepared and calibrated.
 
@@ -76,9 +83,12 @@ class Quantiser:
             with quiet_stderr():
                 quant_pre_process(str(source), str(self.prepared), skip_symbolic_shape=True)
         except Exception as error:  # ONNX Runtime raises exceptions of its own classes
+            _check_file(source)
             text = " ".join(str(error).split())
             raise KilnError(f"{source}: cannot be prepared for quantisation: {text}") from error
         self._model = _whole(source, self.prepared)
+        if not self._model.graph.node:
+            _check_file(source)
         ops = {node.op_type for node in self._model.graph.node}
         if ops & {"QuantizeLinear", "DequantizeLinear", "QLinearConv", "ConvInteger", "MatMulInteger"}:
             raise KilnError(f"{source}: this model is quantised already")

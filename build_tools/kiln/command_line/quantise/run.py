@@ -3,7 +3,6 @@ result."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from kiln.config.source import PythonSource
 from kiln.errors import KilnError
 from kiln.files import atomic_write, write_json
 from kiln.golden.reference import open_reference
+from kiln.scratch import scratch_folder
 from kiln.sources import fetch
 
 _MOST_MEASURED = 64  # samples on which candidates are compared
@@ -84,7 +84,7 @@ def quantise(
         raise KilnError(f"model '{model.name}': quantise accepts .onnx files")
     out = Path(f"{model.name}_int8.onnx") if out is None else out
     writable("out", out)
-    with tempfile.TemporaryDirectory(prefix="kiln-quantise-") as scratch:
+    with scratch_folder("quantise") as scratch:
         folder = Path(scratch)
         quantiser = Quantiser(source, folder, all_integer=options.all_integer)
         samples = calibration_samples(model, data, quantiser.ports(), quantiser.step())

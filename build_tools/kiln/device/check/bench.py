@@ -7,7 +7,6 @@ of instructions, and rates in operations per instruction.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from kiln.files import read_json, write_json
 from kiln.plan.schema import Plan, read_plan
 from kiln.plan.variants import plan_of
 from kiln.runtime.traffic import TrafficCounts, add_to_file
+from kiln.scratch import scratch_folder
 from kiln.stages.use import TIMEOUT, DeviceBenchStage
 
 _SECONDS = 2.0  # time spent on runs of each bucket
@@ -159,7 +159,7 @@ def measure(bundle: Bundle, program: Path, runner: Runner, threads: int) -> Time
 
     Raises KilnError as Runner.run does, and where the program fails or prints nothing.
     """
-    with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
+    with scratch_folder("bench") as folder:
         input_file = Path(folder, "inputs")
         input_file.write_bytes(encode([vector.inputs for vector in bundle.vectors()]))
         send = {"inputs.bin": input_file, **bundle.library_files()}

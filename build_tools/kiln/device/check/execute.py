@@ -12,6 +12,7 @@ from kiln.device.bundle import Bundle
 from kiln.device.check.runners import Runner
 from kiln.device.vector_files import decode, encode, encode_shapes
 from kiln.errors import KilnError
+from kiln.scratch import scratch_folder
 from kiln.stages.use import TIMEOUT
 
 
@@ -81,7 +82,7 @@ def execute(
     arguments += ["inputs.bin", "outputs.bin", "params.bin"]
     arguments += ["check", "refused.bin"] if refused is not None else []
     try:
-        with tempfile.TemporaryDirectory(prefix="kiln-vectors-") as folder:
+        with scratch_folder("vectors") as folder:
             input_file, output_file = Path(folder, "inputs"), Path(folder, "outputs")
             input_file.write_bytes(encode(vectors))
             send = {"inputs.bin": input_file, **bundle.library_files()}

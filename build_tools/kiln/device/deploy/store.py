@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from kiln.device.deploy.facts import DeviceFacts, read_facts, resolve
 from kiln.device.deploy.lock import Lock
 from kiln.device.deploy.transports import AFTER, TIMEOUT, Answer, Transport, open_transport
 from kiln.errors import KilnError
+from kiln.scratch import scratch_folder
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")
@@ -133,7 +133,7 @@ class Store:
 
     def installed(self, model: str, version: str) -> dict[str, Any] | None:
         """The content of a version's installed.json; None where the file is missing or damaged."""
-        with tempfile.TemporaryDirectory(prefix="kiln-installed-") as folder:
+        with scratch_folder("installed") as folder:
             path = Path(folder, "installed.json")
             there = f"{self.root}/{model}/versions/{version}/installed.json"
             return _checked(path.read_text("utf-8", "replace")) if self.transport.fetch(there, path) else None

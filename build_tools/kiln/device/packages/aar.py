@@ -14,7 +14,6 @@ import json
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from kiln.emit.sysroot import shared_flags
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.manifest import Manifest, ManifestPort, read_manifest
+from kiln.scratch import scratch_folder
 from kiln.toolchain import link as link_tool
 from kiln.toolchain import oldest_cpu_command
 
@@ -74,7 +74,7 @@ def make(bundles: Sequence[tuple[Bundle, Target]], out: Path) -> None:
         "{ native <methods>; }\n".encode(),
         "LICENSE.txt": f"Model {bundle.name}: {' '.join(str(facts['licence']).split())}\n".encode(),
     }
-    with tempfile.TemporaryDirectory(prefix="kiln-aar-") as folder:
+    with scratch_folder("aar") as folder:
         files["classes.jar"] = _classes(facts, Path(folder))
         for one, its in bundles:
             abi = _ABIS[its.arch]

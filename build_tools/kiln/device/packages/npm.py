@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from kiln.emit.bundle import pack
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.manifest import Manifest, ManifestPort, read_manifest
+from kiln.scratch import scratch_folder
 
 _FILES = Path(__file__).resolve().parent / "npm_files"
 # By data type: JavaScript's array of such elements; halves and brain floats as their bits.
@@ -41,7 +41,7 @@ _ARRAYS = {
 def make(bundle: Bundle, target: Target, work: Path, out: Path) -> None:
     """Write the package, a .tgz as `npm pack` makes it. Raises KilnError where it cannot be linked."""
     manifest = read_manifest(bundle.folder)
-    with tempfile.TemporaryDirectory(prefix="kiln-npm-") as temporary:
+    with scratch_folder("npm") as temporary:
         folder = Path(temporary, "package")
         folder.mkdir()
         shutil.copyfile(_module(bundle, manifest, target, work), folder / "model.wasm")

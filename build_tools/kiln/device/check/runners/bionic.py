@@ -9,7 +9,6 @@ Android's own loader and C library, for which a device is needed (`device=`).
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from kiln.device.link import PROGRAMS
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.paths import cache_dir
+from kiln.scratch import scratch_folder
 from kiln.toolchain import run, zig_command
 
 _NAMES = PROGRAMS / "bionic.c"
@@ -57,7 +57,7 @@ def names(arch: str) -> Path:
     libraries = {"libm.so": ["-x", "c", "/dev/null", "-Wl,--no-as-needed", "-lm"], "libc.so": [str(_NAMES)]}
     for name, arguments in libraries.items():
         if not (folder / name).is_file():
-            with tempfile.TemporaryDirectory(prefix="kiln-bionic-") as work:
+            with scratch_folder("bionic") as work:
                 library = Path(work, name)
                 words = [*command, f"-Wl,-soname,{name}", *arguments, "-o", str(library)]
                 run(words, f"compiling {name} for '{arch}'")

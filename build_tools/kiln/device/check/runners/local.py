@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,8 +18,9 @@ from kiln.config import Target
 from kiln.config.c_compiler import Emulator
 from kiln.config.host import host_identity
 from kiln.device.check.runners import Completed
-from kiln.device.process import end_with_parent
 from kiln.errors import KilnError
+from kiln.parent import end_with_parent
+from kiln.scratch import scratch_folder
 
 
 class LocalRunner:
@@ -60,7 +60,7 @@ class LocalRunner:
         timeout: float,
     ) -> Completed:
         """See `kiln.device.check.runners.Runner.run`."""
-        with tempfile.TemporaryDirectory(prefix="kiln-run-") as folder:
+        with scratch_folder("run") as folder:
             for name, source in send.items():
                 if self._links:
                     Path(folder, name).symlink_to(source.resolve())
@@ -72,7 +72,7 @@ class LocalRunner:
                     shutil.copyfile(Path(folder, name), destination)
         return done
 
-    def _start(self, command: Sequence[str], folder: str, timeout: float) -> Completed:
+    def _start(self, command: Sequence[str], folder: Path, timeout: float) -> Completed:
         began = time.monotonic()
         try:
             process = subprocess.Popen(

@@ -30,7 +30,7 @@ class MachineRunner(LocalRunner):
         description = " ".join([target.emulator.command, *target.emulator.args])
         super().__init__(description, [*self._machine, *_QEMU], target.emulator.env)
 
-    def _start(self, command: Sequence[str], folder: str, timeout: float) -> Completed:
+    def _start(self, command: Sequence[str], folder: Path, timeout: float) -> Completed:
         missing = missing_memory(self._target, self._machine)  # without memory a program may never end
         if missing:
             raise KilnError(f"target '{self._target.name}': {self._description}: {missing}")

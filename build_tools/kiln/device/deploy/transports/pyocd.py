@@ -24,8 +24,8 @@ from kiln.config import Device
 from kiln.config.check import Section
 from kiln.device.deploy.transports import AFTER, printable
 from kiln.device.deploy.transports.gdb import GdbSettings, GdbTransport
-from kiln.device.process import end_with_parent
 from kiln.errors import KilnError
+from kiln.parent import end_with_parent
 
 PATHS = ("pack",)
 PROGRAMS: tuple[str, ...] = ()  # pyOCD may be a package instead: see _command

@@ -28,6 +28,7 @@ from kiln.device import process
 from kiln.device.deploy.transports import TIMEOUT, Answer, checked_name, printable
 from kiln.device.posix import PosixTransport, as_text_and_input
 from kiln.errors import KilnError
+from kiln.parent import end_with_parent
 
 PATHS = ("config", "identity")
 PROGRAMS: tuple[str, ...] = ("ssh",)
@@ -215,7 +216,7 @@ class _Connection:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=process.end_with_parent,
+                preexec_fn=end_with_parent,
             )
         # Three times the timeout: a jump host has its own time to connect, and both servers send greetings.
         limit = time.monotonic() + 3 * self._settings.timeout

@@ -1,0 +1,61 @@
+"""Folders for temporary files of a process. What a killed process leaves, the next one removes."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_ENDING = ".scratch"  # of the names; a user's own folder has another one
+
+
+@contextlib.contextmanager
+def scratch_folder(name: str) -> Iterator[Path]:
+    """Yield an empty folder `kiln-NAME-….scratch` in the system's folder for temporary files.
+
+    It is removed when the block ends. Until then this process holds a lock of the folder, which the system
+    releases however the process ends: folders that nobody holds are removed here. Raises OSError if no
+    folder can be made.
+    """
+    _remove_abandoned()
+    made, lock = _locked_folder(name)
+    try:
+        with made as folder:
+            yield Path(folder)
+    finally:
+        os.close(lock)
+
+
+def _locked_folder(name: str) -> tuple[tempfile.TemporaryDirectory[str], int]:
+    """A new folder and the descriptor of its lock. One that another process takes for abandoned before it is
+    locked is made again."""
+    while True:
+        made = tempfile.TemporaryDirectory(prefix=f"kiln-{name}-", suffix=_ENDING)
+        with contextlib.suppress(FileNotFoundError):
+            lock = os.open(made.name, os.O_RDONLY)
+            with contextlib.suppress(OSError):  # file systems without locks: nobody removes it
+                fcntl.flock(lock, fcntl.LOCK_SH)
+            if Path(made.name).exists():
+                return made, lock
+            os.close(lock)
+        made.cleanup()
+
+
+def _remove_abandoned() -> None:
+    """Remove this user's folders that no process holds."""
+    for folder in Path(tempfile.gettempdir()).glob(f"kiln-*{_ENDING}"):
+        with contextlib.suppress(OSError):
+            about = folder.lstat()
+            if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
+                continue
+            lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while a process holds it
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)

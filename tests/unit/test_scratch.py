@@ -1,0 +1,101 @@
+"""Folders for temporary files: removed at the end, and after a kill by the next process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from kiln.scratch import scratch_folder
+from scons_real import ROOT
+
+HOLDER = """
+import sys
+from kiln.scratch import scratch_folder
+with scratch_folder("holder") as folder:
+    (folder / "file").write_text("x")
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+def holder(temporary: Path) -> tuple[subprocess.Popen[str], Path]:
+    """A process that uses a scratch folder, and the folder."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "build_tools"), "TMPDIR": str(temporary)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+def test_what_a_killed_process_leaves_the_next_one_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (killed, left), (running, used) = holder(tmp_path), holder(tmp_path)
+    killed.kill()
+    killed.communicate()
+    other = tmp_path / "kiln-my-own-folder"
+    other.mkdir()
+    (tmp_path / "kiln-linked.scratch").symlink_to(other)
+    assert left.is_dir() and used.is_dir()
+    with scratch_folder("new") as new:
+        assert new.is_dir() and not any(new.iterdir())
+        assert not left.exists() and (used / "file").is_file() and other.is_dir()
+    assert not new.exists()
+    running.communicate()
+    assert running.returncode == 0 and not used.exists()
+
+
+def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may take a folder for abandoned that this one has made and not locked yet."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made: list[str] = []
+    make = tempfile.TemporaryDirectory
+
+    def make_and_lose(**names: str) -> tempfile.TemporaryDirectory[str]:
+        folder = make(**names)
+        made.append(folder.name)
+        if len(made) == 1:
+            Path(folder.name).rmdir()
+        return folder
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", make_and_lose)
+    with scratch_folder("new") as folder:
+        assert [str(folder)] == made[1:] and folder.is_dir()
+    assert not any(tmp_path.iterdir())
+
+
+STARTER = """
+import os, sys
+from pathlib import Path
+from kiln.command_line import own_process
+own_process._COMMAND = "import time; print(file=sys.stderr, flush=True); time.sleep(600)"
+own_process.subprocess.PIPE = None
+own_process.run_kiln([], Path(), os.environ)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
+def test_a_build_of_a_command_ends_with_it(by: signal.Signals) -> None:
+    """The pipe reaches its end when neither process has it open any more."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "build_tools")}
+    command = [sys.executable, "-c", STARTER]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        process.stderr.readline()
+        process.send_signal(by)
+        process.communicate(timeout=60)
+    assert process.returncode == -by
