@@ -17,6 +17,7 @@ from kiln import limits, unforeseen
 from kiln.command_line import listing
 from kiln.command_line.answer import AnswerPart, CommandAnswer, Reply, error_of
 from kiln.command_line.arguments import Command, completion, model_of, parse
+from kiln.command_line.checked_output import CheckedOutput
 from kiln.errors import INTERRUPTED, KilnError
 from kiln.paths import data_file
 
@@ -290,7 +291,15 @@ def _scons(words: Sequence[str]) -> int:
 
     Main._exec_main = interrupted_in_one_line
     sys.argv = ["kiln", "-Q", "-f", str(data_file("SConstruct")), *words]
-    scons_main()
+    sys.stdout = output = CheckedOutput(sys.stdout)
+    try:
+        scons_main()
+    except SystemExit as end:
+        lost = output.lost()
+        if lost is None or end.code not in (None, 0):
+            raise
+        _reader_has_ended()
+        raise KilnError(f"stdout: cannot write: {lost}") from None
     return 0
 
 

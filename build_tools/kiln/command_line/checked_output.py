@@ -1,0 +1,56 @@
+"""Standard output that remembers an error of writing, which SCons ignores: a full disk is not a success."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+from collections.abc import Iterator
+from typing import TextIO
+
+
+class CheckedOutput(io.TextIOBase):
+    """Writes to `stream`, and keeps the first error."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._error: OSError | None = None
+
+    def write(self, text: str) -> int:
+        """Write `text`; returns the number of characters. Raises OSError as `stream` does."""
+        with self._checked():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        """Write what is in the buffer. Raises OSError as `stream` does."""
+        with self._checked():
+            self._stream.flush()
+
+    def fileno(self) -> int:
+        """The descriptor of `stream`."""
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        """Whether `stream` is a terminal."""
+        return self._stream.isatty()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # io.TextIOBase has a variable
+        """The encoding of `stream`."""
+        return self._stream.encoding
+
+    @contextlib.contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._error = self._error or error
+            raise
+
+    def lost(self) -> str | None:
+        """Why lines were lost; None: none were, or their reader has ended (`kiln … | head -1`)."""
+        with contextlib.suppress(OSError, ValueError):
+            self.flush()
+        if self._error is None or self._error.errno == errno.EPIPE:
+            return None
+        return str(self._error.strerror or self._error)

@@ -1,0 +1,51 @@
+"""Lines that could not be written are an error, which SCons alone would ignore."""
+
+from __future__ import annotations
+
+import errno
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kiln.command_line.checked_output import CheckedOutput
+from kiln.command_line.own_process import kiln_program
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_an_error_of_the_command(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            kiln_program(["-h"]), cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "kiln: error: stdout: cannot write: No space left on device\n",
+    )
+
+
+class Failing(io.StringIO):
+    """A stream whose next write fails with this number."""
+
+    number = 0
+
+    def write(self, text: str) -> int:
+        if self.number:
+            raise OSError(self.number, "reason")
+        return super().write(text)
+
+
+@pytest.mark.parametrize(("number", "lost"), [(0, None), (errno.ENOSPC, "reason"), (errno.EPIPE, None)])
+def test_what_is_lost(number: int, lost: str | None) -> None:
+    stream = Failing()
+    output = CheckedOutput(stream)
+    print("first", file=output)
+    stream.number = number
+    try:
+        print("second", file=output)
+    except OSError as error:
+        assert error.errno == number
+    assert output.lost() == lost
+    assert stream.getvalue() == ("first\n" if number else "first\nsecond\n")
+    assert CheckedOutput(sys.__stdout__ or stream).isatty() in (False, True)
