@@ -46,6 +46,13 @@ def test_paths_exist(page: Path) -> None:
     assert missing == set()
 
 
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_programs_compile_without_warnings_of_signs(page: Path) -> None:
+    """The size macros of a header are unsigned: -Wextra warns where a signed counter is compared with one."""
+    text = page.read_text(encoding="utf-8")
+    assert re.findall(r"^\s*for \(int.* < [A-Z0-9_]+_(?:ELEMENTS|BYTES);.*", text, re.M) == []
+
+
 def test_paths_are_found() -> None:
     """The pattern finds paths at all: each page of the architecture names many."""
     text = (ROOT / "docs/lowering.md").read_text(encoding="utf-8")
