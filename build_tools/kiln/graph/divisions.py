@@ -3,6 +3,9 @@
 Processors divide vectors ten times slower than they multiply them. Guarantees: results differ by at most one
 unit in the last place, and not at all where c is a power of two. Divisions by constants whose inverse is not
 a normal number stay.
+
+x / sqrt(y), where y has fewer elements than x, as in an instance normalisation, becomes x * (1 / sqrt(y)).
+The inverse of a root of any float32 number is a normal number, or infinite where x / 0 is infinite or NaN.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from kiln.graph.bindings import CallRewriter, const, constant, operator, rewrite_calls
+from kiln.graph.bindings import CallRewriter, const, constant, operator, rewrite_calls, shape_of
 
 
 def _divide(_rewriter: CallRewriter, call: Any) -> Any:
@@ -54,3 +57,22 @@ def divisions_by_zero(mod: tvm.IRModule) -> tvm.IRModule:
 def divisions_by_constants(mod: tvm.IRModule) -> tvm.IRModule:
     """Replace float32 divisions by constants with multiplications by the inverse."""
     return rewrite_calls(mod, {"relax.divide": _divide})
+
+
+def _divide_by_root(rewriter: CallRewriter, call: Any) -> Any:
+    data, divisor = call.args
+    if operator(rewriter.definition(divisor)) != "relax.sqrt" or str(divisor.ty.dtype) != "float32":
+        return None
+    sizes, fewer = shape_of(call), shape_of(divisor)
+    is_one = [isinstance(size, int) and size == 1 for size in fewer]
+    of_result = sizes[len(sizes) - len(fewer) :]
+    broadcast = any(one and size != 1 for one, size in zip(is_one, of_result, strict=True))
+    if constant(data) is not None or not (broadcast or len(fewer) < len(sizes)):
+        return None
+    inverse = rewriter.emit(relax.op.divide(const(1, "float32"), divisor))
+    return relax.op.multiply(data, inverse)
+
+
+def divisions_by_square_roots(mod: tvm.IRModule) -> tvm.IRModule:
+    """Replace float32 divisions by a square root of fewer elements with multiplications by the inverse."""
+    return rewrite_calls(mod, {"relax.divide": _divide_by_root})

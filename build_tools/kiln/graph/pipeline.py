@@ -13,7 +13,7 @@ from kiln.graph.clip import clip_to_min_max
 from kiln.graph.constants import fold_constants, fold_simple_constants
 from kiln.graph.convolutions import plain_convolutions
 from kiln.graph.dead_taps import dead_taps
-from kiln.graph.divisions import divisions_by_constants, divisions_by_zero
+from kiln.graph.divisions import divisions_by_constants, divisions_by_square_roots, divisions_by_zero
 from kiln.graph.empties import without_empties
 from kiln.graph.group_norm import group_norms
 from kiln.graph.grouped_heads import grouped_heads
@@ -62,6 +62,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("clip", clip_to_min_max),
     ("divisions", divisions_by_constants),
     ("norms", norms),
+    ("roots", divisions_by_square_roots),
     ("clean", clean),
     # Phase 2: layout. NHWC inside, and no transpose that another one undoes.
     ("convolutions", plain_convolutions),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from kiln.graph.divisions import divisions_by_constants, divisions_by_zero
+from kiln.graph.divisions import divisions_by_constants, divisions_by_square_roots, divisions_by_zero
 from kiln.graph.pipeline import clean
 from kiln.graph.products import products_in_place
 from kiln.graph.reshapes import sink_reshapes
@@ -99,6 +99,25 @@ def test_divisions_by_constants() -> None:
     _same(module([((3, 4), "float32")], lambda x: body(x)[:2]), divisions_by_constants(
         module([((3, 4), "float32")], lambda x: body(x)[:2])
     ), [(3, 4)])  # fmt: skip
+
+
+def test_divisions_by_square_roots() -> None:
+    """By those of fewer elements, and not by others; 0 and infinity stay what they are."""
+
+    def body(x: Any) -> list[Any]:
+        row, same = op.sqrt(op.max(op.abs(x), [1], keepdims=True)), op.sqrt(op.abs(x))
+        return [op.divide(x, row), op.divide(x, same), op.divide(x, op.sum(x, [1], keepdims=True))]
+
+    mod = module([((5, 4), "float32")], body)
+    changed = divisions_by_square_roots(mod)
+    assert operators(changed).count("divide") == 3  # one of them is the inverse
+    assert operators(changed).count("multiply") == 1
+    x = np.random.default_rng(4).normal(size=(5, 4)).astype("f4")
+    x[1:3], x[3] = 0, np.inf
+    x[4] = 1e-45
+    with np.errstate(all="ignore"):
+        for want, got in zip(run_by_tvm(mod, [x]), run_by_tvm(changed, [x]), strict=True):
+            np.testing.assert_allclose(got, want, rtol=3e-7)
 
 
 def test_divisions_by_zero() -> None:
