@@ -163,6 +163,23 @@ def test_epilogues_between_convolutions(name: str, kind: str, tmp_path: Path) ->
     close(compiled.run([X, RESIDUAL, GATE])[0], np.tanh(want), 2e-6)
 
 
+@pytest.mark.parametrize("end", ["slice", "transpose"])
+def test_an_element_of_a_product_that_needs_others_of_it(end: str, tmp_path: Path) -> None:
+    """y / sqrt(y[:, :1]), as in a factorisation by columns, and y + y^T: no epilogue of the product alone."""
+
+    def body(a: Any, b: Any, c: Any) -> Any:
+        y = _emitted(op.subtract(c, _emitted(op.matmul(a, b))))
+        if end == "slice":
+            return op.divide(y, op.sqrt(_emitted(op.strided_slice(y, [1], [0], [1]))))
+        return op.tanh(op.permute_dims(y, [0, 2, 1]))
+
+    mod = module([((2, 3, 3), "float32")] * 3, body)
+    a, b, c = (RNG.uniform(0, 1, (2, 3, 3)).astype("f4") for _ in range(3))
+    y = c + 9 - a @ b
+    want = y / np.sqrt(y[:, :1]) if end == "slice" else np.tanh(y.transpose(0, 2, 1))
+    close(Compiled(mod, runnable("x86_64"), tmp_path).load().run([a, b, c + np.float32(9)])[0], want, 2e-6)
+
+
 def test_a_chain_is_one_kernel(tmp_path: Path) -> None:
     mod = module(
         [(SHAPE, "float32"), (SHAPE, "float32"), (GATE.shape, "float32")],

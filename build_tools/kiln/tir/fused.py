@@ -174,9 +174,9 @@ class Fused:
     def epilogue(self, anchor: Nest) -> Nest:
         """The last nest that can be computed from each element of `anchor` as soon as that element is known.
 
-        That nest has the anchor's shape and is not a large expression; no other nest reads a buffer of
-        `anchor` or of a nest between the two, and none of these buffers is an output. Returns `anchor` if
-        there is none.
+        That nest has the anchor's shape, reads no other element of it (as a slice of the anchor does that the
+        anchor is divided by), and is not a large expression; no other nest reads a buffer of `anchor` or of a
+        nest between the two, and none of these buffers is an output. Returns `anchor` if there is none.
         """
         position = self.nests.index(anchor)
         size = weights(self.nests, {anchor.buffer})
@@ -190,9 +190,26 @@ class Fused:
             inner = {nest.buffer for nest in self.nests[position:end]}
             later = [n for n in self.nests if n is not last and n not in self.nests[position:end]]
             read_later = any(read in inner for nest in later for read in _reads(nest.value))
-            if not between and not read_later:
+            if not between and not read_later and self._reads_one_element(last, anchor):
                 return last
         return anchor
+
+    def _reads_one_element(self, last: Nest, anchor: Nest) -> bool:
+        """Whether each element of `last` reads of `anchor` none but the element at its own indices."""
+        try:
+            read = self.expanded(last, [anchor.buffer]).reads()
+        except (NotSimple, TooLarge):
+            return True  # another reduction between the two: callers look for it
+        places = {
+            axis.var: (0, self.ranges.greatest(size) - 1)
+            for axis, size in zip(last.axes, last.extents, strict=True)
+        }
+        ranges = SymbolRanges({**self.ranges.ranges, **places})
+        return all(
+            ranges.same_shape(list(load.indices), list(last.store))
+            for load in read
+            if load.source.same_as(anchor.buffer)
+        )
 
     def materialised(self) -> list[Nest]:
         """The nests that must be computed and stored, in order.
