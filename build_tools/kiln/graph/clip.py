@@ -17,8 +17,9 @@ from kiln.graph.bindings import CallRewriter, const, rewrite_calls
 def _clip(rewriter: CallRewriter, call: Any) -> Any:
     data, low, high = call.args
     dtype = str(data.ty.dtype)
-    upper = rewriter.emit(relax.op.minimum(data, const(float(high.value), dtype)))
-    return relax.op.maximum(upper, const(float(low.value), dtype))
+    number = float if "float" in dtype else int  # a float cannot hold the greatest int64
+    upper = rewriter.emit(relax.op.minimum(data, const(number(high.value), dtype)))
+    return relax.op.maximum(upper, const(number(low.value), dtype))
 
 
 def clip_to_min_max(mod: tvm.IRModule) -> tvm.IRModule:

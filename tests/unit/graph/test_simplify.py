@@ -33,6 +33,13 @@ def test_clip(dtype: str) -> None:
     _unchanged(mod, changed, (4, 9), dtype)
 
 
+@pytest.mark.parametrize(("low", "high"), [(1, 2**63 - 1), (-(2**63), 3), (-(2**53) - 1, 2**53 + 1)])
+def test_clip_of_64_bit_integers_with_bounds_that_floats_do_not_hold(low: int, high: int) -> None:
+    changed = clip_to_min_max(module([((4,), "int64")], lambda x: op.clip(x, low, high)))
+    x = np.array([-(2**62) - 1, 0, 2**53 + 1, 2**62 + 1])
+    assert np.array_equal(run_by_tvm(changed, [x])[0], np.clip(x, low, high))
+
+
 # name → (body, operators that are left)
 TRANSPOSES: dict[str, tuple[Body, list[str]]] = {
     "and_back": (lambda x: op.permute_dims(op.permute_dims(x, [0, 2, 3, 1]), [0, 3, 1, 2]), []),

@@ -53,7 +53,7 @@ def clip(node: Node) -> Any:
         if value is None:
             return None
         # A NaN bound is ignored, as in ONNX Runtime.
-        bounds.append(default if np.isnan(value.item()) else float(value.item()))
+        bounds.append(default if np.isnan(value.item()) else value.item())
     low, high = min(bounds), bounds[1]  # where the bounds cross, the result is the greatest value
     data = node.tensor(0)
     dtype = str(data.ty.dtype)
