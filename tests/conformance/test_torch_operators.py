@@ -1,4 +1,4 @@
-"""Operators that Kiln converts in place of PyTorch's exporter: groups, histograms, complex numbers."""
+"""Operators that Kiln converts in place of PyTorch's exporter."""
 
 from __future__ import annotations
 
@@ -57,6 +57,106 @@ def complex_numbers():
     torch.manual_seed(0)
     rows = Dim("rows", max=3)
     return Complex(), (torch.randn(2, 4, 5, 2), torch.randn(5, 5, 2)), ({0: rows}, None)
+
+class Scans(nn.Module):
+    """Running extremes and products, and values by rank, along axes of fixed and of open size."""
+
+    def forward(self, x):
+        few, gaps = (x * 2).round(), torch.where(x > 0.5, float("nan"), x)
+        made = []
+        for axis in (0, 1):
+            made += [*torch.cummax(few, axis), *torch.cummin(x.unsqueeze(2), axis)]
+            made += [torch.cumprod(x, axis), torch.cumprod(few.int(), axis), torch.logcumsumexp(x * 3, axis)]
+            made += [*torch.kthvalue(x, 2, axis), *torch.median(x, axis, keepdim=True)]
+            made += [*torch.mode(few, axis), torch.nanmedian(gaps, axis).values]
+            made += torch.sort(few, dim=axis, stable=True, descending=True)
+        return *made, torch.median(x), torch.logcumsumexp(torch.where(x > 0, x, -torch.inf), 1)
+
+def scans():
+    torch.manual_seed(0)
+    return Scans(), (torch.randn(3, 7),), ({0: Dim("rows", min=2, max=9)},)
+
+class Special(nn.Module):
+    def forward(self, x):
+        ends = torch.tensor([0.0, -0.0, 1.0, 2.0, -1.5, 0.5, 30.0, 1e5, 1e-5, -7.3])
+        z = torch.cat((ends, (x * 4).flatten()))
+        signs = torch.copysign(x, x.flip(1)), torch.copysign(z, z.flip(0))
+        sizes = torch.hypot(x, x.flip(1)), torch.hypot(x * 1e30, x * 1e30)
+        inverse = torch.erfinv(torch.cat((x.tanh().flatten(), torch.tensor([0.0, 0.9999, -0.99999]))))
+        slopes = torch.digamma(z.abs() + 0.25), torch.digamma(-ends.abs() - 0.4)
+        return torch.lgamma(z), *slopes, inverse, *sizes, *signs
+
+def special():
+    torch.manual_seed(0)
+    return Special(), (torch.randn(3, 7),)
+
+class Matrices(nn.Module):
+    """Factors, inverses and solutions; the first matrix needs another pivot than its corner."""
+
+    def forward(self, a, b):
+        a = a * 0.3 + torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 3.0], [4.0, 0.0, 0.0]])
+        square, L = a @ a.mT + torch.eye(3), torch.linalg
+        low, up = a.tril() + 3 * torch.eye(3), a.triu() + 3 * torch.eye(3)
+        made = [L.inv(a), torch.inverse(a[0]), L.solve(a, b), L.solve(a, b.mT, left=False)]
+        made += [L.cholesky(square), L.cholesky(square, upper=True), *L.slogdet(square)]
+        made.append(torch.cholesky_solve(b, L.cholesky(square)))
+        made += [*L.qr(a), *L.qr(a[..., :2], mode="complete"), *L.qr(a[:, :2]), L.solve(a[0], b[0, :, 0])]
+        made.append(L.solve_triangular(low, b, upper=False))
+        made.append(L.solve_triangular(up, b.mT, upper=True, left=False))
+        return *made, L.solve_triangular(up, b, upper=True, unitriangular=True)
+
+def matrices():
+    torch.manual_seed(0)
+    rows = {0: Dim("rows", max=5)}
+    return Matrices(), (torch.randn(2, 3, 3), torch.randn(2, 3, 2)), (rows, rows)
+
+class Large(nn.Module):
+    def forward(self, x):
+        return torch.linalg.inv(x)
+
+def large_inverse():
+    return Large(), (torch.randn(2, 40, 40),)
+
+class Layers(nn.Module):
+    """Recurrent layers of every kind, and one with projections, for any number of steps."""
+
+    def __init__(self):
+        super().__init__()
+        options = {"num_layers": 2, "bidirectional": True, "batch_first": True}
+        self.lstm, self.gru, self.rnn = (kind(4, 3, **options) for kind in (nn.LSTM, nn.GRU, nn.RNN))
+        self.relu = nn.RNN(4, 3, nonlinearity="relu", bias=False)
+        self.projected = nn.LSTM(4, 5, 2, proj_size=2)
+
+    def forward(self, x, few):
+        many = [layer(x) for layer in (self.lstm, self.gru, self.rnn)]
+        other, last = self.projected(few)
+        relu = self.relu(x.transpose(0, 1))[0]
+        return [each[0] for each in many], many[0][1], many[1][1], relu, other, last
+
+def layers():
+    torch.manual_seed(0)
+    batch, steps = Dim("batch", max=3), Dim("steps", max=12)
+    return Layers(), (torch.randn(2, 5, 4), torch.randn(4, 2, 4)), ({0: batch, 1: steps}, {1: batch})
+
+class Attention(nn.Module):
+    """Attention of three, two and five axes, with masks, one of which allows a row nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", (torch.arange(25).view(5, 5) % 7 > 1) & (torch.arange(5)[:, None] != 2))
+
+    def forward(self, q, k):
+        f = nn.functional.scaled_dot_product_attention
+        many = q.unflatten(-1, (2, 4)).transpose(1, 2).unsqueeze(1).expand(-1, 3, -1, -1, -1)
+        masks = self.mask[None, None, None] & (k[:, None, None, :, :1] > -1).mT
+        made = [f(q, k, k), f(q, k, q, is_causal=True), f(q, k, k, self.mask)]
+        made += [f(q[0], k[0], k[0], self.mask.float()), f(many, many, many * 2), f(many, many, many, masks)]
+        return *made, f(many[:, 0], many[:, 1], many[:, 0], masks[:, 0])
+
+def attention():
+    torch.manual_seed(0)
+    rows = {0: Dim("rows", max=4)}
+    return Attention(), (torch.randn(2, 5, 8), torch.randn(2, 5, 8)), (rows, rows)
 '''
 
 
@@ -75,3 +175,16 @@ def test_groups_of_rows_and_histograms(folder: Path) -> None:
 def test_complex_numbers_inside(folder: Path) -> None:
     done = build(folder, "model=nets:complex_numbers", "test")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+@pytest.mark.parametrize("name", ["scans", "special", "matrices", "layers", "attention"])
+def test_operators_that_the_exporter_lacks(folder: Path, name: str) -> None:
+    done = build(folder, f"model=nets:{name}", "test")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+def test_a_matrix_that_is_too_large_is_refused_in_one_line(folder: Path) -> None:
+    done = build(folder, "model=nets:large_inverse", "test")
+    assert done.returncode != 0
+    assert "inv of matrices of 40 rows or columns, allowed: at most 32" in done.stderr
+    assert "Traceback" not in done.stderr

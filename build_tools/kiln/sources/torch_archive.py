@@ -18,7 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from kiln.config.sizes import SizeExpr, joined
+from kiln.config.sizes import SizeExpr, joined, substituted
+from kiln.config.sizes import names as names_in
 from kiln.errors import KilnError
 from kiln.file_kinds import kind_of
 
@@ -131,7 +132,26 @@ def _read(path: Path, program: Mapping[str, Any], names: Mapping[str, str]) -> A
         if symbol.isidentifier():
             least, most = limits["min_val"], limits["max_val"]
             ranges[symbol] = (max(0, int(least or 0)), None if most is None or most >= 1 << 62 else int(most))
-    return Archive(inputs, ranges, {str(key): str(value) for key, value in names.items()})
+    return _joined(Archive(inputs, ranges, {str(key): str(value) for key, value in names.items()}))
+
+
+def _joined(archive: Archive) -> Archive:
+    """`archive` with one symbol for each name: torch.export may keep several for axes of one Dim."""
+    first: dict[str, str] = {}
+    for symbol in archive.ranges:
+        if symbol in archive.names:
+            first.setdefault(archive.names[symbol], symbol)
+    kept = {symbol: first.get(archive.names.get(symbol, ""), symbol) for symbol in archive.ranges}
+    ranges: dict[str, tuple[int, int | None]] = {}
+    for symbol, (least, most) in archive.ranges.items():
+        other, bound = ranges.get(kept[symbol], (0, None))
+        limits = [limit for limit in (most, bound) if limit is not None]
+        ranges[kept[symbol]] = max(least, other), min(limits, default=None)
+    inputs = {
+        name: tuple(substituted(size, {key: kept.get(key, key) for key in names_in(size)}) for size in shape)
+        for name, shape in archive.inputs.items()
+    }
+    return Archive(inputs, ranges, {key: name for key, name in archive.names.items() if key in ranges})
 
 
 def _check_real(path: Path, name: str, tensor: Mapping[str, Any]) -> None:

@@ -200,15 +200,15 @@ class Fused:
             read = self.expanded(last, [anchor.buffer]).reads()
         except (NotSimple, TooLarge):
             return True  # another reduction between the two: callers look for it
+        own = {axis.var: other.var for axis, other in zip(anchor.axes, last.axes, strict=True)}
+        here = [replace(index, own, {}) for index in anchor.store]
         places = {
             axis.var: (0, self.ranges.greatest(size) - 1)
             for axis, size in zip(last.axes, last.extents, strict=True)
         }
         ranges = SymbolRanges({**self.ranges.ranges, **places})
-        return all(
-            ranges.same_shape(list(load.indices), list(last.store))
-            for load in read
-            if load.source.same_as(anchor.buffer)
+        return not here or all(
+            ranges.same_shape(list(load.indices), here) for load in read if load.source.same_as(anchor.buffer)
         )
 
     def materialised(self) -> list[Nest]:

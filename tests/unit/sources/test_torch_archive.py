@@ -53,6 +53,19 @@ def write(
     return path
 
 
+def test_symbols_of_one_name_are_one_dimension(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "net.pt2",
+        {"x": [symbol("s0"), 3], "y": [f"Mul(Integer(2), {symbol('s1')})", symbol("s2")]},
+        {"s0": (1, 8), "s1": (2, None), "s2": (1, 4)},
+        s0="batch",
+        s1="batch",
+    )
+    archive = read_archive(path)
+    assert archive.inputs == {"x": ("s0", 3), "y": (["*", "s0", 2], "s2")}
+    assert archive.ranges == {"s0": (2, 8), "s2": (1, 4)}
+
+
 @pytest.mark.parametrize("member", [PROGRAM, "serialized_exported_program.json"])
 def test_sizes_are_expressions_of_symbols(tmp_path: Path, member: str) -> None:
     path = write(

@@ -16,6 +16,10 @@ from kiln.files import atomic_write
 from kiln.frontend.torch.complex_numbers import without_complex
 from kiln.frontend.torch.groups import grouped
 from kiln.frontend.torch.library import load_torch, open_archive, quiet_torch, reason
+from kiln.frontend.torch.matrices import matrices, without_checks
+from kiln.frontend.torch.recurrent import any_length, recurrent
+from kiln.frontend.torch.scans import scans
+from kiln.frontend.torch.special import special
 from kiln.frontend.torch.translations import translations
 from kiln.frontend.torch.unconverted import unconverted
 from kiln.stages.model import ExportStage
@@ -38,8 +42,8 @@ def convert(path: Path, tools: str = "") -> bytes:
     import torch
 
     try:
-        with quiet_torch(), torch.no_grad():
-            program = without_complex(program)
+        with quiet_torch(), torch.no_grad(), any_length():
+            program = without_complex(without_checks(program))
             from onnxscript import optimizer
 
             exported = torch.onnx.export(
@@ -48,7 +52,7 @@ def convert(path: Path, tools: str = "") -> bytes:
                 verbose=False,
                 opset_version=OPSET,
                 optimize=False,  # its rewriting takes 1e-8 for 0 and 1.000009 for 1, and drops them
-                custom_translation_table={**unconverted(), **grouped(), **translations()},
+                custom_translation_table=_translations(),
             )
             optimizer.inline(exported.model)
             optimizer.fold_constants(exported.model)
@@ -66,6 +70,12 @@ def convert(path: Path, tools: str = "") -> bytes:
         raise KilnError(
             f"{path}: as an ONNX file it takes 2 GiB or more, which one file cannot hold"
         ) from error
+
+
+def _translations() -> dict[Any, Any]:
+    """The operators that Kiln converts in place of PyTorch's exporter."""
+    modules = (unconverted, grouped, recurrent, scans, special, matrices, translations)
+    return {operator: function for table in modules for operator, function in table().items()}
 
 
 def _check(path: Path, program: Any) -> None:

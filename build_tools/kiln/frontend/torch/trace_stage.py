@@ -18,6 +18,7 @@ from typing import Any
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.frontend.torch.library import load_torch, quiet_torch, reason
+from kiln.frontend.torch.recurrent import any_length
 from kiln.frontend.torch.structures import plain_structures
 from kiln.sources.torch_archive import NAMES
 from kiln.stages.model import TraceStage
@@ -66,7 +67,7 @@ def export(name: str, module: Any, inputs: Any, shapes: Any = None) -> bytes:
     except TypeError as error:
         raise KilnError(f"{name}: the inputs do not fit the module's forward: {error}") from error
     try:
-        with quiet_torch(), torch.no_grad():
+        with quiet_torch(), torch.no_grad(), any_length():
             program = torch.export.export(module, positional, keywords, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # PyTorch raises exceptions of many types
         raise KilnError(f"{name}: torch.export cannot export the module: {reason(error)}") from error

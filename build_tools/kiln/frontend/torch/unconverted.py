@@ -1,7 +1,8 @@
-"""Operators of PyTorch that its ONNX exporter does not convert: distances, searches, most of truth values.
+"""Operators of PyTorch that its ONNX exporter does not convert: distances, searches, attention of any rank.
 
 Each function is traced by the exporter, and computes by operators of ONNX what torch.cdist, torch.bucketize,
-torch.searchsorted, and torch.max and torch.min along an axis compute, for numbers that are no NaN.
+torch.searchsorted, torch.max and torch.min along an axis (of truth values), torch.sort with `stable`, and
+scaled_dot_product_attention (of other than four axes) compute, for numbers that are no NaN.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from kiln.frontend.torch.onnx_steps import ints
 
 _BOOL, _INT32, _INT64 = 9, 6, 7  # of ONNX's element types
 
@@ -26,6 +29,8 @@ def unconverted() -> Mapping[Any, Callable[..., Any]]:
         aten.bucketize.Tensor: bucketize,
         aten.max.dim: max_dim,
         aten.min.dim: min_dim,
+        aten.sort.stable: sort_stable,
+        aten.scaled_dot_product_attention.default: attention,
     }
 
 
@@ -104,3 +109,63 @@ def min_dim(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
     numbers, axes = op.Cast(self, to=_INT32), op.Constant(value_ints=[dim])
     values = op.ReduceMin(numbers, axes, keepdims=int(keepdim))
     return op.Cast(values, to=_BOOL), op.ArgMin(numbers, axis=dim, keepdims=int(keepdim))
+
+
+def sort_stable(
+    self: Any, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> tuple[Any, Any]:
+    """aten::sort.stable: ONNX's TopK gives of equal numbers the first one first."""
+    from onnxscript.function_libs.torch_lib.ops.core import aten_sort
+
+    return aten_sort(self, dim, descending)  # type: ignore[no-any-return]
+
+
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """aten::scaled_dot_product_attention of [..., length, width] of any rank; the exporter's has four axes.
+
+    A row of a mask of truth values that allows nothing gives 0, as in PyTorch; the exporter's is NaN.
+    """
+    import onnx_ir
+    from onnxscript import opset18 as op
+    from onnxscript.function_libs.torch_lib.ops.nn import aten_scaled_dot_product_attention
+
+    rank = len(query.shape)
+
+    def four(x: Any) -> Any:
+        if rank == 4:
+            return x
+        if rank < 4:
+            made = op.Unsqueeze(x, ints(*range(4 - rank)))
+            made.shape = onnx_ir.Shape([1] * (4 - rank) + list(x.shape))
+        else:
+            made = op.Reshape(x, op.Concat(ints(-1), op.Shape(x, start=rank - 3), axis=0))
+            made.shape = onnx_ir.Shape([None, *list(x.shape)[-3:]])
+        made.dtype = x.dtype
+        return made
+
+    if attn_mask is not None and rank > 4 and len(attn_mask.shape) > 3:
+        kind, last = attn_mask.dtype, op.Shape(attn_mask, start=len(attn_mask.shape) - 2)
+        attn_mask = op.Expand(attn_mask, op.Concat(op.Shape(query, end=rank - 2), last, axis=0))
+        attn_mask = op.Reshape(attn_mask, op.Concat(ints(-1), op.Shape(attn_mask, start=rank - 3), axis=0))
+        attn_mask.dtype = kind
+    made = aten_scaled_dot_product_attention(
+        four(query), four(key), four(value), attn_mask, dropout_p, is_causal, scale, enable_gqa
+    )
+    if attn_mask is not None and attn_mask.dtype == _BOOL:
+        allowed = op.ReduceMax(op.Cast(attn_mask, to=_INT32), ints(-1))
+        made = op.Where(op.Cast(allowed, to=_BOOL), made, op.CastLike(op.Constant(value_float=0.0), made))
+    if rank == 4:
+        return made
+    if rank < 4:
+        return op.Squeeze(made, ints(*range(4 - rank)))
+    sizes = op.Concat(op.Shape(query, end=rank - 1), op.Shape(value, start=rank - 1), axis=0)
+    return op.Reshape(made, sizes)

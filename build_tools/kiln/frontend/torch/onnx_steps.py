@@ -1,0 +1,43 @@
+"""Short forms of ONNX operators, for functions that PyTorch's exporter traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def ints(*values: int) -> Any:
+    """A constant of one axis, int64."""
+    from onnxscript import opset18 as op
+
+    return op.Constant(value_ints=list(values))
+
+
+def like(value: float, tensor: Any) -> Any:
+    """The scalar constant `value`, of the type of `tensor`."""
+    from onnxscript import opset18 as op
+
+    return op.CastLike(op.Constant(value_float=float(value)), tensor)
+
+
+def cut(x: Any, axis: int, begin: int, end: int) -> Any:
+    """The elements `begin` to `end`, of which the last does not count, along an axis."""
+    from onnxscript import opset18 as op
+
+    return op.Slice(x, ints(begin), ints(end), ints(axis))
+
+
+def moved_last(x: Any, axis: int, rank: int) -> tuple[Any, Callable[[Any], Any]]:
+    """x [of `rank` axes] with `axis` as the last one, and the function that moves it back."""
+    from onnxscript import opset18 as op
+
+    axis %= rank
+    if axis == rank - 1:
+        return x, lambda made: made
+    order = [place for place in range(rank) if place != axis] + [axis]
+    return op.Transpose(x, perm=order), lambda made: op.Transpose(made, perm=inverse(order))
+
+
+def inverse(order: Sequence[int]) -> list[int]:
+    """The permutation that undoes `order`."""
+    return [list(order).index(place) for place in range(len(order))]

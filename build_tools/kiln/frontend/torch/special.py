@@ -1,0 +1,139 @@
+"""Functions of numbers that PyTorch's exporter to ONNX lacks: lgamma, digamma, erfinv, hypot, copysign.
+
+Each function is traced by the exporter. Errors are a few units of the last place of float32, of the
+result or of 1 where that is greater.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kiln.frontend.torch.onnx_steps import like
+
+# C. Lanczos' series with gamma = 5, as in Numerical Recipes (gammln).
+_LANCZOS: tuple[float, ...] = (
+    76.18009172947146,
+    -86.50532032941677,
+    24.01409824083091,
+    -1.231739572450155,
+    0.1208650973866179e-2,
+    -0.5395239384953e-5,
+)
+# M. Giles, Approximating the erfinv function: the centre, and the tails.
+_CENTRE: tuple[float, ...] = (
+    2.81022636e-08,
+    3.43273939e-07,
+    -3.5233877e-06,
+    -4.39150654e-06,
+    0.00021858087,
+    -0.00125372503,
+    -0.00417768164,
+    0.246640727,
+    1.50140941,
+)
+_TAILS: tuple[float, ...] = (
+    -0.000200214257,
+    0.000100950558,
+    0.00134934322,
+    -0.00367342844,
+    0.00573950773,
+    -0.0076224613,
+    0.00943887047,
+    1.00167406,
+    2.83297682,
+)
+
+
+def special() -> Mapping[Any, Callable[..., Any]]:
+    """The operators of this module, for torch.onnx.export's `custom_translation_table`."""
+    import torch
+
+    aten = torch.ops.aten
+    return {
+        aten.lgamma.default: lgamma,
+        aten.digamma.default: digamma,
+        aten.erfinv.default: erfinv,
+        aten.hypot.default: hypot,
+        aten.copysign.Tensor: copysign,
+    }
+
+
+def lgamma(self: Any) -> Any:
+    """aten::lgamma: the logarithm of the absolute value of the gamma function."""
+    from onnxscript import opset18 as op
+
+    reflected = op.Less(self, like(0.5, self))
+    x = op.Where(reflected, op.Sub(like(1, self), self), self)
+    series: Any = like(1.000000000190015, x)
+    for place, factor in enumerate(_LANCZOS, 1):
+        series = op.Add(series, op.Div(like(factor, x), op.Add(x, like(place, x))))
+    high = op.Add(x, like(5.5, x))
+    main = op.Sub(op.Mul(op.Add(x, like(0.5, x)), op.Log(high)), high)
+    made = op.Add(main, op.Log(op.Div(op.Mul(like(math.sqrt(2 * math.pi), x), series), x)))
+    part = op.Sub(self, op.Floor(self))
+    mirrored = op.Sub(op.Log(op.Div(like(math.pi, x), op.Sin(op.Mul(part, like(math.pi, x))))), made)
+    return op.Where(op.IsInf(self), op.Abs(self), op.Where(reflected, mirrored, made))
+
+
+def digamma(self: Any) -> Any:
+    """aten::digamma: the derivative of lgamma, by its asymptotic series six above the number."""
+    from onnxscript import opset18 as op
+
+    one = like(1, self)
+    reflected = op.Less(self, like(0, self))
+    x = op.Where(reflected, op.Sub(one, self), self)
+    sums: Any = op.Div(one, x)
+    for place in range(1, 6):
+        sums = op.Add(sums, op.Div(one, op.Add(x, like(place, x))))
+    high = op.Add(x, like(6, x))
+    square = op.Div(one, op.Mul(high, high))
+    tail = _polynomial(square, (-1 / 252, 1 / 120, -1 / 12, 0))
+    made = op.Sub(op.Add(op.Sub(op.Log(high), op.Div(like(0.5, x), high)), tail), sums)
+    part = op.Mul(op.Sub(self, op.Floor(self)), like(math.pi, self))
+    return op.Where(reflected, op.Sub(made, op.Div(like(math.pi, self), op.Tan(part))), made)
+
+
+def erfinv(self: Any) -> Any:
+    """aten::erfinv: the inverse of the error function."""
+    from onnxscript import opset18 as op
+
+    one = like(1, self)
+    w = op.Neg(op.Log(op.Mul(op.Sub(one, self), op.Add(one, self))))
+    centre = _polynomial(op.Sub(w, like(2.5, w)), _CENTRE)
+    tails = _polynomial(op.Sub(op.Sqrt(op.Max(w, like(0, w))), like(3, w)), _TAILS)
+    factor = op.Where(op.Less(w, like(5, w)), centre, tails)
+    end = op.Equal(op.Abs(self), one)
+    return op.Mul(self, op.Where(end, like(math.inf, self), factor))
+
+
+def hypot(self: Any, other: Any) -> Any:
+    """aten::hypot: the root of the sum of two squares, which does not overflow before its result."""
+    from onnxscript import opset18 as op
+
+    a, b = op.Abs(self), op.Abs(other)
+    most, least = op.Max(a, b), op.Min(a, b)
+    zero = op.Equal(most, like(0, most))
+    ratio = op.Div(least, op.Where(zero, like(1, most), most))
+    return op.Mul(most, op.Sqrt(op.Add(op.Mul(ratio, ratio), like(1, most))))
+
+
+def copysign(self: Any, other: Any) -> Any:
+    """aten::copysign: the magnitude of one number with the sign of another, also of its zero."""
+    from onnxscript import opset18 as op
+
+    zero = like(0, other)
+    below = op.Less(op.Where(op.Equal(other, zero), op.Div(like(1, other), other), other), zero)
+    size = op.Abs(self)
+    return op.Where(below, op.Neg(size), size)
+
+
+def _polynomial(x: Any, factors: Sequence[float]) -> Any:
+    """The polynomial of x with these factors, that of the highest power first."""
+    from onnxscript import opset18 as op
+
+    made: Any = like(factors[0], x)
+    for factor in factors[1:]:
+        made = op.Add(op.Mul(made, x), like(factor, x))
+    return made
