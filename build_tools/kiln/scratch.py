@@ -11,6 +11,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from kiln.errors import KilnError
+from kiln.files import full_disk
+
 _ENDING = ".scratch"  # of the names; a user's own folder has another one
 
 
@@ -20,13 +23,21 @@ def scratch_folder(name: str) -> Iterator[Path]:
 
     It is removed when the block ends. Until then this process holds a lock of the folder, which the system
     releases however the process ends: folders that nobody holds are removed here. Raises OSError if no
-    folder can be made.
+    folder can be made, and KilnError in place of what a library raises where the disk is full.
     """
     _remove_abandoned()
     made, lock = _locked_folder(name)
     try:
         with made as folder:
-            yield Path(folder)
+            try:
+                yield Path(folder)
+            except KilnError:
+                raise
+            except Exception as error:  # of libraries that read what they could not write whole
+                full = full_disk([Path(folder)])  # now, as the folder's own files are about to go
+                if full is None:
+                    raise
+                raise KilnError(full) from error
     finally:
         os.close(lock)
 

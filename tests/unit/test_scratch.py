@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from kiln.errors import KilnError
 from kiln.scratch import scratch_folder
 from scons_real import ROOT
 
@@ -74,6 +76,22 @@ def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(
     monkeypatch.setattr(tempfile, "TemporaryDirectory", make_and_lose)
     with scratch_folder("new") as folder:
         assert [str(folder)] == made[1:] and folder.is_dir()
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_the_reason_of_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime writes half a model without an error, and fails when it reads it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    usage = shutil.disk_usage(tmp_path)
+    for free, kind, message in (
+        (usage.free, ValueError, "no domain"),
+        (4096, KilnError, r"No space left on device\? .*kiln-new-.* has 4096 bytes left"),
+    ):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage._replace(free=free))
+        with pytest.raises(kind, match=message), scratch_folder("new"):
+            raise ValueError("no domain")
+    with pytest.raises(KilnError, match=r"^net\.onnx: damaged$"), scratch_folder("new"):
+        raise KilnError("net.onnx: damaged")
     assert not any(tmp_path.iterdir())
 
 
