@@ -131,7 +131,8 @@ class Layers(nn.Module):
         many = [layer(x) for layer in (self.lstm, self.gru, self.rnn)]
         other, last = self.projected(few)
         relu = self.relu(x.transpose(0, 1))[0]
-        return [each[0] for each in many], many[0][1], many[1][1], relu, other, last
+        after = many[0][0] * torch.arange(x.shape[1])[:, None] + x[..., :1]
+        return [each[0] for each in many], many[0][1], many[1][1], relu, other, last, after
 
 def layers():
     torch.manual_seed(0)

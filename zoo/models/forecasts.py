@@ -129,7 +129,7 @@ class Autoencoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.encode = nn.LSTM(4, 12, batch_first=True, bidirectional=True)
-        self.decode, self.last = nn.LSTM(24, 12, batch_first=True, proj_size=6), nn.Linear(6, 4)
+        self.decode, self.last = nn.LSTM(24, 12, batch_first=True), nn.Linear(12, 4)
 
     def forward(self, x: Any) -> Any:
         _, (h, _) = self.encode(x)

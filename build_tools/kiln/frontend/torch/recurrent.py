@@ -33,14 +33,18 @@ def any_length() -> Iterator[None]:
 
     aten = torch.ops.aten
     layers = (aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)
+    table = torch._decomp.decomposition_table  # the trace of the decompositions finds shapes by these
     kept = [dict(layer.py_kernels) for layer in layers]
+    own = {layer: table[layer] for layer in layers if layer in table}
     try:
         for layer, kernels in zip(layers, kept, strict=True):
             for key, kernel in kernels.items():
                 layer.py_kernels[key] = _shaped(torch, kernel)
             layer._dispatch_cache.clear()
+        table.update({layer: _shaped(torch, computed) for layer, computed in own.items()})
         yield
     finally:
+        table.update(own)
         for layer, kernels in zip(layers, kept, strict=True):
             layer.py_kernels.update(kernels)
             layer._dispatch_cache.clear()
