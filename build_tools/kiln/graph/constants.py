@@ -107,11 +107,11 @@ def fold_constants(mod: tvm.IRModule) -> tvm.IRModule:
 
 def _folded(rewriter: CallRewriter, call: Any) -> Any:
     """The result of a call whose arguments are all known, or that has none; None for other calls."""
-    if not _is_static(call.ty) or _is_left_to_kiln(call):
+    if not _is_static(call.ty):
         return None
     arguments = [_known(rewriter, argument) for argument in call.args]
-    if any(argument is None for argument in arguments):
-        return None
+    if any(argument is None for argument in arguments) or _is_left_to_kiln(call):
+        return None  # known arguments have sizes that are numbers
     known = relax.Call(call.op, arguments, call.attrs, call.ty_args)
     product = division_by_zero(known)
     return _evaluated(known if product is None else product)

@@ -127,6 +127,18 @@ def test_a_scatter_of_fewer_lines_than_the_data_has(reduction: str) -> None:
     assert sorted(operators(left)) == ["add", "scatter_elements"]
 
 
+def test_a_scatter_of_a_dynamic_number_of_lines_stays() -> None:
+    lines = tvm.tirx.Var("n", "int64")
+    zeros, index = const(np.zeros((4, 3))), relax.Var("i", relax.TensorType([lines, 3], "int64"))
+    updates = relax.Var("u", relax.TensorType([lines, 3], "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [index, updates]):
+        with builder.dataflow():
+            made = builder.emit_output(op.scatter_elements(zeros, index, updates, 1, "add"))
+        builder.emit_func_output(made)
+    assert operators(fold_constants(builder.get())) == ["scatter_elements"]
+
+
 def test_divisions_by_a_zero_that_constants_give_are_folded() -> None:
     """TVM has an error for a divisor of 0; this one is known when the product before it is folded."""
 
