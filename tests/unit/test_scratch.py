@@ -96,9 +96,10 @@ def test_a_full_disk_is_the_reason_of_an_error(tmp_path: Path, monkeypatch: pyte
 
 
 STARTER = """
-import os, sys
+import os, signal, sys
 from pathlib import Path
 from kiln.command_line import own_process
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 own_process._COMMAND = "import time; print(file=sys.stderr, flush=True); time.sleep(600)"
 own_process.subprocess.PIPE = None
 own_process.run_kiln([], Path(), os.environ)
@@ -115,5 +116,8 @@ def test_a_build_of_a_command_ends_with_it(by: signal.Signals) -> None:
         assert process.stderr is not None
         process.stderr.readline()
         process.send_signal(by)
-        process.communicate(timeout=60)
+        try:
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == -by
