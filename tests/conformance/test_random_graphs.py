@@ -17,13 +17,13 @@ ONCE_REFUSED = {252: 10, 291: 10, 525: 10, 638: 10, 804: 10}
 # … and one whose dilated average pool counted wrongly.
 ONCE_WRONG = {2036: 30}
 CRASHED = 119  # with a dynamic axis, whose padding differs from size to size
-SAMPLE = range(1000, 1024)
+SAMPLE = range(1000, 1014)
 
 
 def test_a_sample() -> None:
     once_failed = (made(seed, nodes) for seed, nodes in {**ONCE_REFUSED, **ONCE_WRONG}.items())
-    fixed = (made(seed, NODES) for seed in SAMPLE[:12])
-    is_open = (made(seed, NODES, is_open=True) for seed in (CRASHED, *SAMPLE[12:]))
+    fixed = (made(seed, NODES) for seed in SAMPLE[:7])
+    is_open = (made(seed, NODES, is_open=True) for seed in (CRASHED, *SAMPLE[7:]))
     agree([*once_failed, *fixed, *is_open], HOW, [HOST])
 
 

@@ -15,7 +15,7 @@ OPENED = ("float", "hybrid", "int8", "mixed")
 
 
 def test_a_sample() -> None:
-    fixed = [made(seed, form, NODES) for form in FORMS for seed in range(2)]
+    fixed = [made(number % 2, form, NODES) for number, form in enumerate(FORMS)]
     dynamic = [made(3, form, 8, is_open=True) for form in OPENED]
     products = made(33, "int16", 8, is_open=True)  # two CONV_2D and a FULLY_CONNECTED
     agree([*fixed, *dynamic, products], HOW, [HOST])
