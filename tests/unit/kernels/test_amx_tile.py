@@ -50,3 +50,16 @@ def test_instructions_of_a_kernel(dtype: str, instruction: str) -> None:
         for name in (instruction, "ldtilecfg", "tilerelease"):
             assert (f"llvm.x86.{name}" in text) is (variant == "v4_amx"), (variant, name)
     assert "vpdpbusd" in texts["v4_vnni"]
+
+
+def test_floats_have_one_kernel_for_a_width_of_vectors() -> None:
+    """Variants with instructions for integers add no code to a model of floats, whatever its size."""
+    weights = np.ones((3, 3, 1, 96), "f4")
+    depthwise = {"groups": 96, "data_layout": "NHWC", "kernel_layout": "HWIO"}
+    mod = module(
+        [((1, 114, 114, 96), "float32")],
+        lambda x: [relax.op.nn.conv2d(x, const(weights, "float32"), **depthwise)],
+    )
+    for target in ("x86_64", "windows_x86_64"):
+        steps = lower(mod, "m", load_target(target), "pthread")
+        assert {kernel.variant for kernel in steps.kernels} == {None, "v4"}
