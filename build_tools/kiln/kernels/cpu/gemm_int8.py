@@ -148,12 +148,8 @@ class IntegerProduct(IntegerPacking):
         sums = TileSums(self.amx, self.runs, line, x, bases[: len(rows) : count], weights, groups).emit()
         for first_row, vectors in zip(rows[::count], sums, strict=True):
             with serial(count) as number:
-                row = bind(first_row + number)
-                for v, held in enumerate(vectors):
-                    for offset, width in chunks(min(lanes, columns - v * lanes), lanes):
-                        with vector(width) as lane:
-                            value = load(held, [number * int64(lanes) + int64(offset) + lane])
-                            finish(row, first_column + int64(v * lanes + offset) + lane, value)
+                row, first_sum = bind(first_row + number), number * int64(lanes)
+                self._finish_row(row, first_column, columns, vectors, first_sum, finish)
 
     def _in_vectors(
         self, rows: Sequence[Expr], first_column: Expr, columns: int, x: Any, bases: Sequence[Expr],
@@ -218,13 +214,20 @@ class IntegerProduct(IntegerPacking):
         finish: Finish,
     ) -> None:  # fmt: skip
         """Emit a call of `finish` for every sum; `sums`: by row and vector, the buffer that holds them."""
-        lanes = self.tile.lanes
         for row, vectors in zip(rows, sums, strict=True):
-            for v, held in enumerate(vectors):
-                for offset, width in chunks(min(lanes, columns - v * lanes), lanes):
-                    with vector(width) as lane:
-                        value = load(held, [int64(offset) + lane])
-                        finish(row, first_column + int64(v * lanes + offset) + lane, value)
+            self._finish_row(row, first_column, columns, vectors, int64(0), finish)
+
+    def _finish_row(
+        self, row: Expr, first_column: Expr, columns: int, vectors: Sequence[Any], first_sum: Expr,
+        finish: Finish,
+    ) -> None:  # fmt: skip
+        """Emit a call of `finish` for the sums of a row, from `first_sum` on in the buffer of each vector."""
+        lanes = self.tile.lanes
+        for v, held in enumerate(vectors):
+            for offset, width in chunks(min(lanes, columns - v * lanes), lanes):
+                with vector(width) as lane:
+                    value = load(held, [first_sum + int64(offset) + lane])
+                    finish(row, first_column + int64(v * lanes + offset) + lane, value)
 
     def _left(self, x: Any, offset: Expr, flip: Expr | None) -> list[Expr]:
         """Load four bytes of x into every lane, in the form that `_multiply` expects.
