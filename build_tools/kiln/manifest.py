@@ -44,6 +44,13 @@ class ManifestTarget(TypedDict):
     deployment: str
 
 
+class ManifestVariant(TypedDict):
+    """A variant of the kernels: its name, and the processor features that it needs."""
+
+    name: str
+    features: list[str]
+
+
 class ManifestParameters(TypedDict):
     """Bytes of the parameters, and whether they are embedded or in a file."""
 
@@ -103,6 +110,7 @@ class BuiltModel(TypedDict):
     licence: str | None
     model_hash: str
     target: ManifestTarget
+    variants: list[ManifestVariant]
     threads: str
     inputs: list[ManifestPort]
     outputs: list[ManifestPort]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from kiln.config import load_target
 from kiln.device.check.execute import execute
 from kiln.device.check.runners.qemu_user import open_runner
 from kiln.errors import KilnError
+from networks import normal, save_network
+from onnx import TensorProto, helper
 
 from .building import Project, write_small_network
 
@@ -28,10 +31,27 @@ CHOSEN = {
 }  # fmt: skip
 
 
+def _write_mixed_network(path: Path) -> Path:
+    """An ONNX file with products of floats and of integers: every variant has kernels of its own."""
+    nodes = [
+        helper.make_node("Mul", ["x", "fifty"], ["scaled"], name="scaled"),
+        helper.make_node("Clip", ["scaled", "least", "greatest"], ["clipped"], name="clipped"),
+        helper.make_node("Cast", ["clipped"], ["levels"], to=TensorProto.UINT8, name="levels"),
+        helper.make_node("MatMulInteger", ["levels", "w8"], ["sums"], name="integers"),
+        helper.make_node("Cast", ["sums"], ["y"], to=TensorProto.FLOAT, name="y"),
+        helper.make_node("MatMul", ["x", "w"], ["z"], name="floats"),
+    ]
+    limits = {name: np.float32(value) for name, value in (("fifty", 50), ("least", 0), ("greatest", 255))}
+    w8 = np.random.default_rng(5).integers(-128, 128, (64, 24), np.int8)
+    weights = {**normal(4, 0.4, w=(64, 24)), **limits, "w8": w8}
+    outputs = {"y": [16, 24], "z": [16, 24]}
+    return save_network(path, nodes, {"x": [16, 64]}, outputs, weights)
+
+
 @pytest.mark.parametrize("name", CHOSEN)
 def test_each_processor_runs_its_variant(name: str, tmp_path: Path) -> None:
     project = Project(tmp_path, variants=True)
-    write_small_network(project.folder / "net.onnx")
+    _write_mixed_network(project.folder / "net.onnx")
     project.make(f"target={name}", "model=net.onnx")
     bundle, target = project.bundle(name, "net"), load_target(name)
     program = bundle.link_program(target, tmp_path / "work")
@@ -81,7 +101,7 @@ def test_kernels_of_scalable_vectors_in_models(model: str, tmp_path: Path) -> No
 
 def test_all_variants_are_tested_or_named_and_can_be_left_out(tmp_path: Path) -> None:
     project = Project(tmp_path, variants=True)
-    write_small_network(project.folder / "net.onnx")
+    _write_mixed_network(project.folder / "net.onnx")
     printed = project.make("target=x86_64_v2", "model=net.onnx", "test", "size")
     for variant in load_target("x86_64_v2").variant_names:
         assert f"net on x86_64_v2, variant {variant}" in printed
@@ -91,3 +111,11 @@ def test_all_variants_are_tested_or_named_and_can_be_left_out(tmp_path: Path) ->
     done = project.scons("target=x86_64_v2", "model=net.onnx", "variants=v3,v9")
     assert done.returncode == 2
     assert "option 'variants': 'v9' is not a variant of target 'x86_64_v2': v2, v3, v4" in done.stderr
+
+
+def test_variants_for_integers_are_left_out_of_a_model_of_floats(tmp_path: Path) -> None:
+    project = Project(tmp_path, variants=True)
+    write_small_network(project.folder / "net.onnx")
+    printed = project.make("target=x86_64", "model=net.onnx", "test", "size")
+    assert project.bundle("x86_64", "net").variants() == ["v3", "v4"]
+    assert "variant v3 (" in printed and "variant v4" in printed and "vnni" not in printed

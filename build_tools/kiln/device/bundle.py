@@ -20,6 +20,7 @@ from kiln.errors import KilnError
 from kiln.files import read_json
 from kiln.golden.compare import ErrorLimits, entry_limits, read_tensor
 from kiln.golden.schema import GoldenFile, GoldenTensor, read_golden
+from kiln.manifest import read_manifest
 from kiln.toolchain import links_with_zig
 
 _PROGRAM = ("check_errors", "check_shapes", "harness", "vector_files")
@@ -99,6 +100,10 @@ class Bundle:
     def params(self) -> Path:
         """Path of params.bin; the file is absent where the parameters are linked into the library."""
         return self.folder / "params.bin"
+
+    def variants(self) -> list[str]:
+        """Names of the variants of the kernels, the target's own first."""
+        return [variant["name"] for variant in read_manifest(self.folder)["variants"]]
 
     def golden(self) -> GoldenFile:
         """The content of golden.json. Raises KilnError when the file is missing or damaged."""

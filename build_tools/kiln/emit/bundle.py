@@ -174,6 +174,7 @@ def describe(
         "licence": config.licence,
         "model_hash": plan.model_hash,
         "target": {key: getattr(target, key) for key in ("name", "triple", "cpu", "features", "deployment")},
+        "variants": [variant.model_dump() for variant in plan.cpu.variants] if plan.cpu else [],
         "threads": plan.threads,
         "inputs": [port.model_dump() for port in plan.inputs],
         "outputs": [port.model_dump() for port in plan.outputs],

@@ -45,7 +45,7 @@ from kiln.plan.schema import (
 from kiln.plan.split import split_parameters
 from kiln.plan.states import place_states
 from kiln.plan.transforms import Origin, transforms
-from kiln.plan.variants import symbols_of
+from kiln.plan.variants import distinct, symbols_of
 from kiln.stages.target import PlanStage
 
 Values = Mapping[str, npt.NDArray[Any]]
@@ -111,12 +111,13 @@ def make_plan(
     payload, stored, parts = split_parameters(
         parameters.content(), parameters.stored, planned, states, storage, section, config.name, target
     )
+    planned, variants = distinct(planned, lowered[0].bucket.variants)
     plan = Plan(
         format=2,
         name=config.name,
         target=target.name,
         threads=lowered[0].bucket.threads,
-        cpu=CpuVariants(arch=target.arch, variants=lowered[0].bucket.variants),
+        cpu=CpuVariants(arch=target.arch, variants=variants),
         inputs=[_with_bytes(port, dims) for port in interface.inputs],
         outputs=[_with_bytes(port, dims) for port in interface.outputs],
         dims=interface.dims,

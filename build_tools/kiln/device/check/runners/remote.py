@@ -116,14 +116,16 @@ def chosen_runner(target: Target, device: Path | None, model: str) -> Iterator[R
         yield runner
 
 
-def runners_of_variants(target: Target, runner: Runner) -> Iterator[tuple[str, Runner | str]]:
-    """The name of every variant of a target, and the runner that can run it or the reason why none can.
+def runners_of_variants(
+    target: Target, names: Sequence[str], runner: Runner
+) -> Iterator[tuple[str, Runner | str]]:
+    """The name of every variant of a bundle, and the runner that can run it or the reason why none can.
 
-    `runner`: of the target's own variant. A device runs the variants whose features it has; without one, a
-    variant runs on this machine or in its emulator.
+    `names`: of the bundle's variants, the target's own first. `runner`: of the target's own variant. A device
+    runs the variants whose features it has; without one, a variant runs on this machine or in its emulator.
     """
     yield target.base, runner
-    for name in target.variant_names[1:]:
+    for name in names[1:]:
         variant = target.for_variant(name)
         if isinstance(runner, RemoteRunner):
             yield name, runner.obstacle(variant) or runner
