@@ -51,13 +51,16 @@ for name, keys in json.loads(sys.argv[1]):
 
 def test_refused_in_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, json.dumps([(name, keys) for name, keys, _ in CASES])]
-    environment = {**os.environ, "KILN_CACHE": str(tmp_path)}
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    environment = {**os.environ, "KILN_CACHE": str(tmp_path), "TMPDIR": str(scratch)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     assert len(lines) == len(CASES)
     for (_, _, message), line in zip(CASES, lines, strict=True):
         assert message in line
     assert not (tmp_path / "targets").exists()  # a failure is not remembered as a success
+    assert list(scratch.iterdir()) == []  # also where LLVM ended the process
 
 
 def test_a_process_with_threads_does_not_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
