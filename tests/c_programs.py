@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from kiln import packages
 from kiln.emit.headers import include_flags
-from kiln.paths import data_dir
+from kiln.paths import cache_dir, data_dir
 
 RUNTIME = data_dir("runtime_c")
 INCLUDES = [f"-I{RUNTIME / folder}" for folder in ("core", "cuda", "test")]
@@ -76,9 +77,11 @@ def need(tool: str) -> str:
 
 def run(command: Sequence[str], cwd: Path | None = None, timeout: float = 300) -> str:
     """Standard output of a command that must succeed; otherwise the test fails with its last lines."""
+    caches = {"ZIG_GLOBAL_CACHE_DIR": str(cache_dir() / "zig")}  # as in builds: C libraries are made once
     done = subprocess.run(
-        command, cwd=cwd, check=False, capture_output=True, text=True, errors="replace", timeout=timeout
-    )
+        command, cwd=cwd, env={**caches, **os.environ}, check=False, capture_output=True, text=True,
+        errors="replace", timeout=timeout,
+    )  # fmt: skip
     if done.returncode != 0:
         tail = (done.stdout + done.stderr)[-4000:]
         pytest.fail(f"{' '.join(command)}\nexit status {done.returncode}\n{tail}", pytrace=False)

@@ -158,8 +158,9 @@ def firmware(folder: Path, kernels: str = tiny.KERNELS) -> Path:
         "-target",
         "thumb-freestanding-eabihf",
         "-mcpu=cortex_m4+vfp4d16sp",
-        "-O1",
-        "-g0",
+        "-Os",  # with the next two as bundles are linked: zig makes its libraries again for other flags
+        "-g",
+        "-fno-sanitize=undefined",
         "-ffreestanding",
     ]
     words += ["-nostdlib", "-Wl,-e,reset", "-Wl,--gc-sections", f"-Wl,-T,{BARE / 'link.ld'}", f"-I{folder}"]

@@ -17,14 +17,16 @@ from kiln.emit.source import emit, runtime_sources
 from kiln.plan.schema import parse_plan
 from kiln.toolchain import oldest_cpu_command
 
+# As Bundle.link_program has them: for other flags zig makes its library of functions again.
+ZIG_FLAGS = ("-Os", "-g", "-fno-sanitize=undefined")
+
 
 # In the gate 32 bits; tests/unit/runtime_c runs the same programs on this machine, with 64.
 @pytest.fixture(scope="module", params=[pytest.param("aarch64", marks=pytest.mark.heavy), "armv7"])
 def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Builder]:
     """A target's name and a builder for it."""
     folder = tmp_path_factory.mktemp(request.param)
-    # As Bundle.link_program has them: for other flags zig makes its library of functions again.
-    return request.param, Builder(oldest_cpu_command(load_target(request.param)), ("-Os", "-g"), folder)
+    return request.param, Builder(oldest_cpu_command(load_target(request.param)), ZIG_FLAGS, folder)
 
 
 def _run(name: str, program: Path, *arguments: str) -> str:
@@ -73,7 +75,7 @@ def test_generated_plan(name: str, plan: Plan, program: str, prints: list[str], 
         (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
     (tmp_path / "kernels.c").write_text(KERNELS.replace("NAME", "tiny") + MARK)
     (tmp_path / "main.c").write_text(program)
-    compiler = [*oldest_cpu_command(load_target(name)), "-Os", f"-I{tmp_path}", *include_flags()]
+    compiler = [*oldest_cpu_command(load_target(name)), *ZIG_FLAGS, f"-I{tmp_path}", *include_flags()]
     run_tool([*compiler, *WARNINGS, "-c", str(tmp_path / "tiny_plan.c"), "-o", str(tmp_path / "plan.o")])
     with (tmp_path / "plan.o").open("rb") as stream:
         symbols = ELFFile(stream).get_section_by_name(".symtab").iter_symbols()
