@@ -23,8 +23,9 @@ from kiln.emit.run_time_library import ALLOWED
 from kiln.lower.pipeline import lower
 from kiln.lower.schema import LoweredBucket, Step
 from kiln.lower.steps import Steps
+from kiln.lower.target_check import features_by_variant
 from kiln.plan.lifetimes import root_of
-from kiln.plan.schema import PlannedStep, PortArgument
+from kiln.plan.schema import Plan, PlannedStep, PortArgument
 from kiln.plan.stage import LowerResult, make_plan
 from kiln.plan.variants import step_of
 from relaxed import const as const
@@ -171,7 +172,8 @@ class Compiled:
         interface = Interface.model_validate({"inputs": ports[:count], "outputs": ports[count:]})
         case = {"name": "", "params": "0/", "when": None, "lifted": {}, **dict(self.result.record())}
         values = {f"0/{name}": value for name, value in self.result.params.items()}
-        lowered_bucket = {"cases": [case], "threads": self.threads, "variants": [{"name": "base"}]}
+        variants = features_by_variant(self.target)
+        lowered_bucket = {"cases": [case], "threads": self.threads, "variants": variants}
         lowered = LowerResult(LoweredBucket.model_validate(lowered_bucket), values)
         plan, payload = make_plan([lowered], [STATIC_BOX], interface, PlanConfig(name="m"), self.target)
         bucket = plan.buckets[0]
@@ -184,8 +186,9 @@ class Compiled:
         places["params"][0].bytes[:] = np.frombuffer(payload, "uint8")
         for memory, value in zip(places["input"], inputs, strict=True):
             memory.bytes[:] = _raw(value)
+        variant = self._chosen(plan)
         for planned in bucket.steps:
-            step, pointers = step_of(planned, self.variant), []
+            step, pointers = step_of(planned, variant), []
             for argument in step.args:
                 memory = places[argument.at][argument.index if isinstance(argument, PortArgument) else 0]
                 assert argument.offset + argument.bytes <= memory.bytes.size
@@ -200,6 +203,13 @@ class Compiled:
             self._read(memory, name)
             for memory, name in zip(places["output"], self.result.outputs, strict=True)
         ]
+
+    def _chosen(self, plan: Plan) -> str:
+        """The variant of a plan that serves the variant of this object: itself, or the last one before it."""
+        names = self.target.variant_names
+        own = names.index(self.variant) if self.variant else 0
+        assert plan.cpu is not None
+        return [kept.name for kept in plan.cpu.variants if names.index(kept.name) <= own][-1]
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs, after a check that neither tasks nor placement change a byte of them."""
