@@ -124,7 +124,7 @@ def run(args: argparse.Namespace, models: Sequence[str], folders: Folders, out: 
 
 
 def _of_target(model: str, name: str, folders: Folders, as_it_is: bool) -> list[Row]:
-    """The rows of all variants, the base first."""
+    """The rows of all variants of the bundle, the base first."""
     built = _built(model, name, folders.build, [] if as_it_is else ["test"])
     alone = built.params
     if built.target.variants:
@@ -133,10 +133,11 @@ def _of_target(model: str, name: str, folders: Folders, as_it_is: bool) -> list[
         alone = _built(
             model, name, work / "build", [] if as_it_is else [f"variants={built.target.base}"]
         ).params
-    say(f"{model} on {name}: {', '.join(built.target.variant_names)}")
+    names = built.bundle.variants()
+    say(f"{model} on {name}: {', '.join(names)}")
     program = built.bundle.link_program(built.target, folders.work / "programs" / f"{name}-{model}", _PROGRAM)
     rows = []
-    for variant in built.target.variant_names:
+    for variant in names:
         row = Row(name, model, variant, built.code(variant), built.params, alone, built.golden(variant))
         _measure(row, built, program, built.target.for_variant(variant), folders)
         rows.append(row)
