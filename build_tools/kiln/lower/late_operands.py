@@ -21,7 +21,9 @@ from kiln.lower.views.in_place_padding import OPAQUE
 # Values of op_pattern (TVM's OpPatternKind).
 _BROADCAST = 1  # up to here: an element of the result is computed from one element of each operand
 _INJECTIVE = 2  # up to here: no reduction
-_ANCHORS = (3, 4)  # reductions, and operators whose result an elementwise operator can finish
+_REDUCTION = 3  # fusion ends a group with it
+_PRODUCT = 4  # convolutions and products: elementwise operators after it can be in its group
+_ANCHORS = (_REDUCTION, _PRODUCT)
 
 
 @dataclass(frozen=True)
@@ -78,14 +80,21 @@ def _nodes(mod: tvm.IRModule, bindings: Sequence[Any]) -> list[_GraphNode]:
 
 
 def _late_bindings(nodes: Sequence[_GraphNode]) -> set[int]:
-    """Positions of the bindings to move; none moves into a loop, where it would run in each iteration."""
+    """Positions of the bindings to move; none moves into a loop, where it would run in each iteration.
+
+    What is computed from a product stays, as it may be part of that product's group. What is computed from a
+    reduction, such as a scale from a maximum, moves.
+    """
     anchor = [-1] * len(nodes)  # the last anchor from which a binding's elements are computed, or -1
+    finishes = [False] * len(nodes)  # whether a binding's elements are computed from those of a product
     readers: list[list[int]] = [[] for _ in nodes]
     for at, node in enumerate(nodes):
         if node.pattern in _ANCHORS:
             anchor[at] = at
+            finishes[at] = node.pattern == _PRODUCT
         elif node.pattern <= _BROADCAST:
             anchor[at] = max((anchor[read] for read in node.operands), default=-1)
+            finishes[at] = any(finishes[read] for read in node.operands)
         for read in node.operands:
             readers[read].append(at)
     joined = [-1] * len(nodes)  # the last anchor whose elements are combined with those of a binding, or -1
@@ -97,5 +106,5 @@ def _late_bindings(nodes: Sequence[_GraphNode]) -> set[int]:
     return {
         at
         for at, node in enumerate(nodes)
-        if node.pattern <= _INJECTIVE and anchor[at] < 0 and joined[at] > at
+        if node.pattern <= _INJECTIVE and not finishes[at] and joined[at] > at
     }

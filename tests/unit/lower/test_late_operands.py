@@ -80,3 +80,30 @@ def test_an_operand_with_an_anchor_of_its_own_stays() -> None:
         _GraphNode(pattern, operands, 0) for pattern, operands in ((4, []), (0, [0]), (4, []), (1, [1, 2]))
     )
     assert not _late_bindings([first, after, second, reader])
+
+
+def test_an_operand_computed_from_a_reduction_moves() -> None:
+    """As a zero point that follows from the extremes of a tensor, though not before the reader of another."""
+    maximum, point, anchor, reader = (
+        _GraphNode(pattern, operands, 0) for pattern, operands in ((3, []), (0, [0]), (4, []), (1, [1, 2]))
+    )
+    assert _late_bindings([maximum, point, anchor, reader]) == {1}
+
+
+def test_a_dynamically_quantised_product_with_zero_points_on_both_sides() -> None:
+    """Its group reads a scalar and sums of rows that are computed from the data."""
+
+    def body(x: Any) -> Any:
+        builder = relax.BlockBuilder.current()
+        point = builder.emit(op.astype(op.max(x), "int32"))
+        whole = op.sum(op.astype(x, "int32"), -1, keepdims=True)
+        rows = op.subtract(whole, op.multiply(point, relax.const(64, "int32")))
+        weights = relax.const(NUMBERS.integers(-128, 128, (64, 1024), "int8"))
+        sums = relax.const(NUMBERS.integers(-99, 99, 1024, "int32"))
+        total = op.matmul(x, weights, out_dtype="int32")
+        total = op.subtract(total, op.multiply(rows, relax.const(-9, "int32")))
+        return op.subtract(total, op.multiply(point, sums))
+
+    mod = module([((200, 64), "uint8")], body)
+    steps = lower(relax.transform.Normalize()(mod), "m", load_target("x86_64"), "none")
+    assert {kernel.family for kernel in steps.kernels if kernel.flops > 10**7} == {"conv2d"}
