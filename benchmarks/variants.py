@@ -133,7 +133,7 @@ def _of_target(model: str, name: str, folders: Folders, as_it_is: bool) -> list[
         alone = _built(
             model, name, work / "build", [] if as_it_is else [f"variants={built.target.base}"]
         ).params
-    names = built.bundle.variants()
+    names = built.bundle.variants(built.target)
     say(f"{model} on {name}: {', '.join(names)}")
     program = built.bundle.link_program(built.target, folders.work / "programs" / f"{name}-{model}", _PROGRAM)
     rows = []

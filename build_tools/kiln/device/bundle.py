@@ -20,7 +20,7 @@ from kiln.errors import KilnError
 from kiln.files import read_json
 from kiln.golden.compare import ErrorLimits, entry_limits, read_tensor
 from kiln.golden.schema import GoldenFile, GoldenTensor, read_golden
-from kiln.manifest import read_manifest
+from kiln.manifest import NAME, read_manifest
 from kiln.toolchain import links_with_zig
 
 _PROGRAM = ("check_errors", "check_shapes", "harness", "vector_files")
@@ -101,9 +101,19 @@ class Bundle:
         """Path of params.bin; the file is absent where the parameters are linked into the library."""
         return self.folder / "params.bin"
 
-    def variants(self) -> list[str]:
-        """Names of the variants of the kernels, the target's own first."""
-        return [variant["name"] for variant in read_manifest(self.folder)["variants"]]
+    def variants(self, target: Target) -> list[str]:
+        """Names of the variants of the kernels for `target`, its own first.
+
+        Raises KilnError where the target has several and the manifest does not say which are in the bundle.
+        """
+        if not target.variants:
+            return [target.base]
+        variants = read_manifest(self.folder).get("variants")
+        if variants is None:
+            raise KilnError(
+                f"{self.folder / NAME}: no 'variants': an earlier Kiln made it; build the model again"
+            )
+        return [variant["name"] for variant in variants]
 
     def golden(self) -> GoldenFile:
         """The content of golden.json. Raises KilnError when the file is missing or damaged."""

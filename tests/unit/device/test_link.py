@@ -1,4 +1,4 @@
-"""Programs that test a bundle: parts that are compiled once for all models."""
+"""Bundles and the programs that test them: parts that are compiled once for all models; variants."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from kiln.config import load_target
 from kiln.device.bundle import Bundle
 from kiln.device.link import common_objects
+from kiln.errors import KilnError
 from kiln.paths import cache_dir
 from kiln.report.measure import linked_figures
 
@@ -78,3 +79,15 @@ def test_zigs_libraries_are_made_for_one_kind_of_optimisation(
     with pytest.raises(Linked) as tests:
         Bundle(tmp_path, "net").link_program(load_target(name), tmp_path)
     assert measures.value.args == tests.value.args != ([],)
+
+
+def test_variants_are_those_that_the_manifest_lists(tmp_path: Path) -> None:
+    """A target without variants needs no manifest; one of an earlier Kiln lists none."""
+    bundle, target = Bundle(tmp_path, "net"), load_target("x86_64")
+    manifest = tmp_path / "manifest.json"
+    assert bundle.variants(target.for_variant("v4")) == ["v4"]
+    manifest.write_text('{"name": "net", "variants": [{"name": "v3"}, {"name": "v4"}]}')
+    assert bundle.variants(target) == ["v3", "v4"]
+    manifest.write_text('{"name": "net"}')
+    with pytest.raises(KilnError, match="'variants': an earlier Kiln made it; build the model again"):
+        bundle.variants(target)

@@ -67,7 +67,7 @@ def run(args: DeviceBenchStage) -> None:
         print(f"{bundle.name} on {target.name} ({runner.description})", flush=True)
         emulated = args.device is None and host_cpu.obstacle(target) is not None
         figures = profile(bundle, target, plan, runner, args.work, peak=args.steps and not emulated)
-    if len(names := bundle.variants()) > 1:
+    if len(names := bundle.variants(target)) > 1:
         print(f"variant {figures['variant']}, of {', '.join(names)}")
     listing.grid(
         ("bucket", "threads", "runs", "least", "median", "nine in ten"),

@@ -42,7 +42,7 @@ def check(
     vectors = bundle.vectors()
     program = bundle.link_program(target, args.work, shared=shared)
     tested: list[dict[str, Any]] = []
-    for name, own_runner in runners_of_variants(target, bundle.variants(), runner):
+    for name, own_runner in runners_of_variants(target, bundle.variants(target), runner):
         if isinstance(own_runner, str):
             print(f"{bundle.name} on {target.name}, variant {name}: not run: {own_runner}", flush=True)
             tested.append({"variant": name, "not_run": own_runner})
