@@ -39,6 +39,7 @@ from kiln.lower.lowered_kernels import KernelPlan
 from kiln.lower.packings import Packings
 from kiln.lower.padded_rows import padded_rows
 from kiln.lower.patch_choice import in_patches
+from kiln.lower.pointwise import pointwise
 from kiln.lower.prefetch import look_ahead
 from kiln.lower.prepare import explicit_padding, free_reshapes, safe_indices, store_quantised
 from kiln.lower.recompute import recompute
@@ -193,6 +194,8 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         *([("fixed_point", fixed_point)] if lowering.in_fixed_point else []),
         ("integer_weights", integer_weights, GPU),
         ("multipliers", partial(multipliers, lowering), CPU),
+        ("pointwise", pointwise, CPU),
+        ("pointwise_dead", relax.transform.DeadCodeElimination(), CPU),
         ("padding", explicit_padding, CPU),  # a GPU's kernels compute the padding where they read an element
         ("quantised", store_quantised),
         ("patches", partial(patches, lowering), CPU),
