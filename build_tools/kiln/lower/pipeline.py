@@ -122,14 +122,14 @@ def machine_of(
 
 @dataclass
 class Lowering:
-    """The settings of one run of the passes, and their results: `params` and `groups`.
+    """The settings of one run of the passes, and their results: `params`, of `main`, and `groups`, the kernels.
 
     `choices`: tuning records measured on the target's CPU; None: no records. `external`: passes that assign
-    subgraphs to libraries. `precision`: precision of the tensors between kernels; other than fp32 only on
-    GPUs. `checks`: "indices" adds steps that check indices. `packings`: the forms that weights shared with
-    other buckets or cases may be stored in; None: any form. `ram_limit`: bytes, beyond which layers are
-    computed in patches; `patched`: the patches chosen. `product_tiles`: chooses the tiles of products on a
-    GPU's tensor cores; None: what was measured, else the rule. `target`: None for any GPU, up to the kernels.
+    subgraphs to libraries. `precision`: of the tensors between kernels; other than fp32 on GPUs alone.
+    `checks`: "indices" adds steps that check indices. `packings`: the forms that weights shared with other
+    buckets or cases may be stored in; None: any form. `ram_limit`: bytes, beyond which layers are computed in
+    patches; `patched`: the patches chosen. `product_tiles`: chooses the tiles of products on a GPU's tensor
+    cores; None: what was measured, else the rule. `target`: None for any GPU, up to the kernels.
     """
 
     model: str
@@ -144,10 +144,8 @@ class Lowering:
     ram_limit: int | None = None
     product_tiles: ProductTiles | None = None
     patched: PatchRecord | None = None
-    # Values of the parameters of `main` by name, from the pass `params` on.
-    params: store.Tensors = field(default_factory=dict)
-    # The kernels and steps, from the pass `kernels` on.
-    groups: GroupLowering | None = None
+    params: store.Tensors = field(default_factory=dict)  # from the pass `params` on, by name
+    groups: GroupLowering | None = None  # from the pass `kernels` on, with the steps
 
     @property
     def on_gpu(self) -> bool:
@@ -195,7 +193,6 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("integer_weights", integer_weights, GPU),
         ("multipliers", partial(multipliers, lowering), CPU),
         ("pointwise", pointwise, CPU),
-        ("pointwise_dead", relax.transform.DeadCodeElimination(), CPU),
         ("padding", explicit_padding, CPU),  # a GPU's kernels compute the padding where they read an element
         ("quantised", store_quantised),
         ("patches", partial(patches, lowering), CPU),

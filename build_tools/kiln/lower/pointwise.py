@@ -54,7 +54,7 @@ _BINARY = {f"relax.{name}" for name in ("add", "divide", "maximum", "minimum", "
 
 
 @dataclass
-class _Chain:
+class _PixelConvolution:
     """A convolution and what follows it up to the transpose: `x` of (N, C, …), `weights` of (C, O).
 
     `elementwise`: the calls after the convolution, in order, with the position of their tensor argument.
@@ -86,7 +86,7 @@ class _Pointwise:
             value = rewriter.emit(_of_rows(elementwise, position, value))
         return relax.op.reshape(value, relax.ShapeExpr(list(call.ty.shape)))
 
-    def _chain(self, rewriter: CallRewriter, last: Any) -> _Chain | None:
+    def _chain(self, rewriter: CallRewriter, last: Any) -> _PixelConvolution | None:
         """The chain whose value, with channels last, is `last`; None if there is none."""
         elementwise: list[tuple[Any, int]] = []
         expr, channels = last, shape_of(last)[-1]
@@ -106,7 +106,9 @@ class _Pointwise:
         return None
 
 
-def _of_convolution(rewriter: CallRewriter, call: Any, elementwise: list[tuple[Any, int]]) -> _Chain | None:
+def _of_convolution(
+    rewriter: CallRewriter, call: Any, elementwise: list[tuple[Any, int]]
+) -> _PixelConvolution | None:
     """The chain that begins with the conv2d `call`; None where it does not apply."""
     attrs, kernel = call.attrs, constant(call.args[1])
     if kernel is None or kernel.shape[:2] != (1, 1) or kernel.dtype != np.float32:
@@ -129,7 +131,7 @@ def _of_convolution(rewriter: CallRewriter, call: Any, elementwise: list[tuple[A
     axes = None if operator(definition) != "relax.permute_dims" else definition.attrs.axes
     if axes is None or integers(axes) != _TO_LAST.get(len(axes)):
         return None
-    return _Chain(definition.args[0], weights, elementwise)
+    return _PixelConvolution(definition.args[0], weights, elementwise)
 
 
 def _keeps_ends(before: Any, after: Any) -> bool:
@@ -166,4 +168,5 @@ def _of_rows(call: Any, position: int, value: Any) -> Any:
 
 def pointwise(mod: tvm.IRModule) -> tvm.IRModule:
     """Make matmuls of convolutions of single pixels between transposes."""
-    return rewrite_calls(mod, {"relax.permute_dims": _Pointwise(count_uses(mod))})
+    mod = rewrite_calls(mod, {"relax.permute_dims": _Pointwise(count_uses(mod))})
+    return relax.transform.DeadCodeElimination()(mod)
