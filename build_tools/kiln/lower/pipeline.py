@@ -122,7 +122,7 @@ def machine_of(
 
 @dataclass
 class Lowering:
-    """The settings of one run of the passes, and their results: `params`, of `main`, and `groups`, the kernels.
+    """The settings of one run of the passes, and their results: parameters and kernels.
 
     `choices`: tuning records measured on the target's CPU; None: no records. `external`: passes that assign
     subgraphs to libraries. `precision`: of the tensors between kernels; other than fp32 on GPUs alone.
