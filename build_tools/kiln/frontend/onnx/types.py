@@ -43,17 +43,21 @@ def check_ports(
             if name not in _PORTS and not (role == "output" and name == "UNDEFINED"):
                 raise KilnError(
                     f"{path}: {role} '{value.name}' is of type {name.lower()}, allowed: {_names_text(_PORTS)}"
-                    f"{_way_round(value, nodes)}"
+                    f"{_way_round(value, nodes, outputs)}"
                 )
 
 
-def _way_round(value: onnx.ValueInfoProto, nodes: Sequence[onnx.NodeProto]) -> str:
+def _way_round(
+    value: onnx.ValueInfoProto, nodes: Sequence[onnx.NodeProto], outputs: Sequence[onnx.ValueInfoProto]
+) -> str:
     """The way round for a sequence, an optional value, or an output of maps or texts; empty for others."""
     writers = [node for node in nodes if value.name in node.output]
     if writers and writers[0].op_type == "ZipMap":
+        others = [port.name for port in outputs if _type_name(port.type.tensor_type.elem_type) in _PORTS]
+        kept = ", ".join([*(f"{name}: {name}" for name in others), f"scores: {writers[0].input[0]}"])
         return (
             "; the maps are made by a ZipMap of a tensor: in skl2onnx write options={'zipmap': False}, or in "
-            f"the YAML file cut: {{outputs: {{scores: {writers[0].input[0]}}}}}"
+            f"the YAML file cut: {{outputs: {{{kept}}}}}"
         )
     if _has_tensors(value.type):
         return f"; give its number of tensors, in the YAML file cut: {{elements: {{{value.name}: N}}}}"
