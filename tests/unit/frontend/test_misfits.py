@@ -197,3 +197,10 @@ def test_messages_of_libraries_are_explained() -> None:
     ):
         explanation = reason(RuntimeError(text), node, types, 22)
         assert part in explanation and "'a' float32[2, 3], 'b' float32[4], perm = [1, 0]" in explanation
+
+
+def test_a_long_attribute_is_not_shown_whole() -> None:
+    node = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], nodes_nodeids=list(range(5000)))
+    text = reason(IndexError("list index out of range"), node, {}, 22)
+    assert "nodes_nodeids = [0, 1, 2," in text and "15, … 5000 in all]" in text
+    assert len(text) < 500

@@ -267,6 +267,12 @@ CROSSED = {
     "nodes_values": [0.5] * 6,
     "nodes_missing_value_tracks_true": [0] * 6,
 }
+LOOP = {
+    "nodes_modes": ["BRANCH_LEQ", "BRANCH_LEQ", "LEAF"],
+    "nodes_truenodeids": [1, 1, 0],
+    "nodes_falsenodeids": [2, 2, 0],
+    "target_nodeids": [2, 2],
+}
 TREE: dict[str, Any] = {**nodes_of([1], MODES[:1]), "n_targets": 1}
 LEAVES = leaves_of(TREE, "target", [0])
 
@@ -277,6 +283,7 @@ LEAVES = leaves_of(TREE, "target", [0])
         ({"nodes_featureids": [5, 0, 0]}, "a node has feature 5, allowed: 0..4"),
         ({"nodes_truenodeids": [0, 0, 0]}, "its 1 trees have 0 roots"),
         (CROSSED, "its 2 trees have 2 roots, allowed: one for each tree"),
+        (LOOP, r"its node \(0, 1\) follows itself"),
         ({"nodes_truenodeids": [9, 0, 0]}, r"its node \(0, 9\) does not exist"),
         ({"nodes_modes": ["BRANCH_XOR", "LEAF", "LEAF"]}, "a node of mode BRANCH_XOR, allowed: LEAF"),
         ({"target_ids": [0, 3]}, "a node has target 3, allowed: 0..0"),

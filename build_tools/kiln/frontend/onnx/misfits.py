@@ -30,6 +30,7 @@ _PYTHON_MESSAGES = re.compile(
     r"values to unpack|zip\(\) argument|not in list|invalid literal|index out of range"
 )
 _LONGEST = 1000  # characters of a message of Kiln's own, whose last words are the way round
+_MOST_LISTED = 16  # elements of an attribute that a message shows
 _SIZE = r"(?:T\.int64\()?(-?\w+)\)?"
 _SHAPE = r"R\.shape\(\[(.*?)\]\)"
 # What messages of TVM and ONNX mean.
@@ -124,11 +125,17 @@ def inputs_text(node: onnx.NodeProto, types: Types) -> str:
         if name in types
     ]
     numbers = [
-        f"{item.name} = {list(item.ints) if item.type == onnx.AttributeProto.INTS else item.i}"
+        f"{item.name} = {_listed(item.ints) if item.type == onnx.AttributeProto.INTS else item.i}"
         for item in node.attribute
         if item.type in (onnx.AttributeProto.INT, onnx.AttributeProto.INTS)
     ]
     return ", ".join([*inputs, *numbers]) or "none"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """A list of integers, the first of them alone where there are many, as a tree's nodes."""
+    more = f", … {len(numbers)} in all" if len(numbers) > _MOST_LISTED else ""
+    return f"[{', '.join(map(str, numbers[:_MOST_LISTED]))}{more}]"
 
 
 def reason(error: BaseException, node: onnx.NodeProto, types: Types, version: int) -> str:

@@ -13,20 +13,31 @@ from kiln.arrays import Array
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 EQUAL, UNEQUAL = MODES.index("BRANCH_EQ"), MODES.index("BRANCH_NEQ")
 MISSING = 8  # added to a mode: a NaN takes the true branch
+_LEAF = -1  # as the mode of a node
 _GREATEST = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True)
-class Split:
-    """A node with two children. value: the threshold. children: (true, false), each a branch or a leaf.
+class BranchColumns:
+    """Nodes with two children, as columns. value: the threshold. mode: an index of MODES, plus MISSING.
 
-    A child is the key of a branch, or -1 - i for leaf i.
+    yes, no: the node that follows, which is the index of a branch, or -1 - i for leaf i.
     """
 
-    feature: int
-    value: float
-    mode: int
-    children: tuple[Any, Any]
+    feature: Array
+    value: Array
+    mode: Array
+    yes: Array
+    no: Array
+
+
+@dataclass(frozen=True)
+class LeafWeights:
+    """What leaves add: by entry, its leaf (-1 - i for leaf i, as in BranchColumns), target and weight."""
+
+    leaf: Array
+    target: Array
+    weight: Array
 
 
 @dataclass(frozen=True)
@@ -52,42 +63,40 @@ class Forest:
     def check_columns(self, columns: int, targets: int) -> None:
         """Raise ValueError where a branch reads, or a leaf adds to, a column that does not exist."""
         for noun, numbers, most in (("feature", self.feature, columns), ("target", self.target, targets)):
-            wrong = [int(n) for n in numbers if not 0 <= n < most]
-            if wrong:
+            wrong = numbers[(numbers < 0) | (numbers >= most)]
+            if len(wrong):
                 raise ValueError(f"a node has {noun} {wrong[0]}, allowed: 0..{most - 1}")
 
 
 def forest_tables(
-    branches: Mapping[Any, Split], roots: Sequence[Any], leaves: Sequence[Sequence[tuple[int, float]]],
+    branches: BranchColumns,
+    roots: Array,
+    leaves: int,
+    weights: LeafWeights,
     dtype: str,
-) -> Forest:  # fmt: skip
-    """The tables of trees whose branches are given by key; leaves: for each leaf, pairs (target, weight).
+    name: Callable[[int], Any],
+) -> Forest:
+    """The tables of trees; name: how errors call a branch. Raises ValueError for a walk without an end."""
+    order = _parents_first(branches, roots, name)
+    number = np.zeros(len(branches.yes) + 1, "int64")
+    number[order] = np.arange(len(order))
+    entries = np.argsort(-1 - weights.leaf, kind="stable")
+    counts = np.bincount(-1 - weights.leaf, minlength=leaves)
 
-    Raises ValueError for a walk without an end.
-    """
-    order = _parents_first(branches, [root for root in roots if _is_branch(root)])
-    number = {key: index for index, key in enumerate(order)}
-    nodes = [branches[key] for key in order]
+    def renumbered(nodes: Array) -> Array:
+        return _shortest_integers(np.where(nodes >= 0, number[np.maximum(nodes, -1)], nodes))
 
-    def node_of(child: Any) -> int:
-        return int(number[child]) if _is_branch(child) else int(child)
-
-    entries = [entry for leaf in leaves for entry in leaf]
     return Forest(
-        feature=_shortest_integers([node.feature for node in nodes]),
-        value=np.array([node.value for node in nodes], dtype),
-        mode=np.array([node.mode for node in nodes], "uint8"),
-        yes=_shortest_integers([node_of(node.children[0]) for node in nodes]),
-        no=_shortest_integers([node_of(node.children[1]) for node in nodes]),
-        roots=_shortest_integers([node_of(root) for root in roots]),
-        first=_shortest_integers(np.cumsum([0, *(len(leaf) for leaf in leaves)])),
-        target=_shortest_integers([target for target, _ in entries]),
-        weight=np.array([weight for _, weight in entries], dtype),
+        feature=_shortest_integers(branches.feature[order]),
+        value=branches.value[order].astype(dtype),
+        mode=branches.mode[order].astype("uint8"),
+        yes=renumbered(branches.yes[order]),
+        no=renumbered(branches.no[order]),
+        roots=renumbered(roots),
+        first=_shortest_integers(np.cumsum([0, *counts])),
+        target=_shortest_integers(weights.target[entries]),
+        weight=weights.weight[entries].astype(dtype),
     )
-
-
-def _is_branch(node: Any) -> bool:
-    return not isinstance(node, int)
 
 
 def _shortest_integers(numbers: Any) -> Array:
@@ -100,66 +109,137 @@ def _shortest_integers(numbers: Any) -> Array:
     return array.astype("int16" if is_short else "int32")
 
 
-def _parents_first(branches: Mapping[Any, Split], roots: Sequence[Any]) -> list[Any]:
-    """The branches that the roots reach, parents before children. Raises ValueError for a cycle."""
-    done: dict[Any, bool] = {}  # key → whether all that follows it has been visited
-    reversed_order: list[Any] = []
-    waiting: list[tuple[Any, bool]] = [(root, False) for root in roots]
+def _parents_first(branches: BranchColumns, roots: Array, name: Callable[[int], Any]) -> Array:
+    """The branches that the roots reach, tree by tree, parents before children, true children first.
+
+    Raises ValueError for a cycle.
+    """
+    roots, sides = roots[roots >= 0], (branches.yes, branches.no)
+    followers = np.concatenate([roots, *(side[side >= 0] for side in sides)])
+    if np.bincount(followers).max(initial=0) > 1:
+        return _depth_first(branches, roots, name)
+    levels = []
+    level = roots
+    while len(level):
+        levels.append(level)
+        level = np.concatenate([side[level] for side in sides])
+        level = level[level >= 0]
+    size = np.append(np.ones(len(branches.yes), "int64"), 0)  # branches of a subtree; of a leaf, at -1, none
+    for level in reversed(levels):
+        size[level] += sum(size[np.maximum(side[level], -1)] for side in sides)
+    place = np.zeros_like(size)
+    place[roots] = np.cumsum(size[roots]) - size[roots]
+    for level in levels:
+        free = place[level] + 1
+        for side in sides:
+            child = np.maximum(side[level], -1)
+            place[child] = free
+            free += size[child]
+    reached = np.concatenate([roots, *levels[1:]])
+    order = np.empty_like(reached)
+    order[place[reached]] = reached
+    return order
+
+
+def _depth_first(branches: BranchColumns, roots: Array, name: Callable[[int], Any]) -> Array:
+    """_parents_first where a branch follows several."""
+    children = list(zip(branches.yes.tolist(), branches.no.tolist(), strict=True))
+    done: dict[int, bool] = {}  # whether all that follows the branch has been visited
+    reversed_order: list[int] = []
+    waiting = [(root, False) for root in roots.tolist()]
     while waiting:
-        key, leaving = waiting.pop()
+        branch, leaving = waiting.pop()
         if leaving:
-            done[key] = True
-            reversed_order.append(key)
-            continue
-        if key in done:
-            if not done[key]:
-                raise ValueError(f"its node {key} follows itself")
-            continue
-        if key not in branches:
-            raise ValueError(f"its node {key} does not exist")
-        done[key] = False
-        waiting.append((key, True))
-        waiting += [(child, False) for child in branches[key].children if _is_branch(child)]
-    return reversed_order[::-1]
+            done[branch] = True
+            reversed_order.append(branch)
+        elif branch not in done:
+            done[branch] = False
+            waiting.append((branch, True))
+            waiting += [(child, False) for child in children[branch] if child >= 0]
+        elif not done[branch]:
+            raise ValueError(f"its node {name(branch)} follows itself")
+    return np.array(reversed_order[::-1], "int64")
 
 
-def forest_of_nodes(lists: Mapping[str, Sequence[Any]], entries: Mapping[Any, Any], dtype: str) -> Forest:
+class _NodesByNumber:
+    """Finds nodes by the numbers of tree and node. Raises ValueError where two have the same ones."""
+
+    def __init__(self, trees: Array, nodes: Array) -> None:
+        self.trees, tree = np.unique(trees, return_inverse=True)
+        self.nodes, node = np.unique(nodes, return_inverse=True)
+        keys = tree * len(self.nodes) + node
+        self.order = np.argsort(keys)
+        self.keys = keys[self.order]
+        if (self.keys[1:] == self.keys[:-1]).any():
+            raise ValueError("it has two nodes of one tree with one number")
+
+    def find(self, trees: Array, nodes: Array) -> Array:
+        """The position of each node, or -1."""
+        if not len(self.keys):
+            return np.full(len(nodes), -1)
+        tree, node = self._position(self.trees, trees), self._position(self.nodes, nodes)
+        keys = tree * len(self.nodes) + node
+        at = self._position(self.keys, keys)
+        found = (self.trees[tree] == trees) & (self.nodes[node] == nodes) & (self.keys[at] == keys)
+        return np.where(found, self.order[at], -1)
+
+    @staticmethod
+    def _position(ascending: Array, values: Array) -> Array:
+        found: Array = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+        return found
+
+
+def _mode(name: str) -> int:
+    if name != "LEAF" and name not in MODES:
+        raise ValueError(f"it has a node of mode {name}, allowed: LEAF, {', '.join(MODES)}")
+    return _LEAF if name == "LEAF" else MODES.index(name)
+
+
+def forest_of_nodes(
+    lists: Mapping[str, Sequence[Any]], entries: Sequence[Sequence[Any]], dtype: str
+) -> Forest:
     """The trees of TreeEnsembleClassifier and TreeEnsembleRegressor.
 
-    lists: the attributes nodes_…, by name without `nodes_`. entries: by (tree, node), a leaf's pairs (target,
-    weight). Raises ValueError for nodes that are not trees.
+    lists: the attributes nodes_…, by name without `nodes_`. entries: the lists of trees, nodes,
+    targets and weights of the leaves. Raises ValueError for nodes that are not trees.
     """
-    keys = list(zip(lists["treeids"], lists["nodeids"], strict=True))
-    if len(set(keys)) != len(keys):
-        raise ValueError("it has two nodes of one tree with one number")
-    leaves: list[Any] = []
-    branches: dict[Any, Split] = {}
-    numbers: dict[Any, int] = {}
-    for key, mode in zip(keys, lists["modes"], strict=True):
-        if mode == "LEAF":
-            numbers[key] = -1 - len(leaves)
-            leaves.append(entries.get(key, ()))
-    missing = lists["missing_value_tracks_true"] or [0] * len(keys)
-    for index, (key, mode) in enumerate(zip(keys, lists["modes"], strict=True)):
-        if mode == "LEAF":
-            continue
-        if mode not in MODES:
-            raise ValueError(f"it has a node of mode {mode}, allowed: LEAF, {', '.join(MODES)}")
-        child_keys = [(key[0], lists[name][index]) for name in ("truenodeids", "falsenodeids")]
-        yes, no = (numbers.get(child, child) for child in child_keys)
-        mode_number = MODES.index(mode) + (MISSING if missing[index] else 0)
-        branches[key] = Split(int(lists["featureids"][index]), lists["values"][index], mode_number, (yes, no))
-    followers = {child for branch in branches.values() for child in branch.children}
-    inner = {tree for tree, _ in branches}  # a tree without branches is a leaf
-    heads = [key for key in keys if key not in followers and (key in branches or key[0] not in inner)]
-    trees = len(set(lists["treeids"]))
-    if len(heads) != trees or len({tree for tree, _ in heads}) != trees:
-        raise ValueError(f"its {trees} trees have {len(heads)} roots, allowed: one for each tree")
-    roots = [numbers.get(key, key) for key in heads]
-    unknown = sorted(set(entries) - set(numbers))
+    trees, ids = (np.array(lists[name], "int64") for name in ("treeids", "nodeids"))
+    nodes = _NodesByNumber(trees, ids)
+    codes = {name: _mode(name) for name in set(lists["modes"])}
+    mode = np.array([codes[name] for name in lists["modes"]], "int64")
+    is_leaf = mode == _LEAF
+    at = np.flatnonzero(~is_leaf)  # positions of the branches
+    number = np.where(is_leaf, -np.cumsum(is_leaf), np.cumsum(~is_leaf) - 1)
+    wanted = [np.array(lists[name], "int64")[at] for name in ("truenodeids", "falsenodeids")]
+    children = [nodes.find(trees[at], one) for one in wanted]
+    followed = np.zeros(len(ids) + 1, bool)
+    followed[np.concatenate(children)] = True
+    inner = np.isin(trees, trees[at])  # a tree without branches is a leaf
+    heads = np.flatnonzero(~followed[:-1] & ~(is_leaf & inner))
+    count = len(nodes.trees)
+    if len(heads) != count or len(np.unique(trees[heads])) != count:
+        raise ValueError(f"its {count} trees have {len(heads)} roots, allowed: one for each tree")
+    for child, one in zip(children, wanted, strict=True):
+        for missing in np.flatnonzero(child < 0)[:1]:
+            raise ValueError(f"its node {(int(trees[at][missing]), int(one[missing]))} does not exist")
+    branches = BranchColumns(
+        feature=np.array(lists["featureids"], "int64")[at],
+        value=np.array(lists["values"], "float64")[at],
+        mode=mode[at] + MISSING * (np.array(lists["missing_value_tracks_true"] or [0] * len(ids))[at] != 0),
+        yes=number[children[0]],
+        no=number[children[1]],
+    )
+    owners = [np.array(column, "int64") for column in entries[:2]]
+    leaf = nodes.find(*owners)
+    unknown = sorted(zip(*(owner[(leaf < 0) | ~is_leaf[leaf]].tolist() for owner in owners), strict=True))
     if unknown:
         raise ValueError(f"it has a weight of node {unknown[0]}, which is not a leaf")
-    return forest_tables(branches, roots, leaves, dtype)
+    weights = LeafWeights(number[leaf], np.array(entries[2], "int64"), np.array(entries[3], "float64"))
+    names = trees[at], ids[at]
+    return forest_tables(
+        branches, number[heads], int(is_leaf.sum()), weights, dtype,
+        lambda branch: tuple(int(column[branch]) for column in names),
+    )  # fmt: skip
 
 
 def forest_of_ensemble(
@@ -169,47 +249,54 @@ def forest_of_ensemble(
 
     A test of membership becomes a branch for each member.
     """
-    leaves = [
-        ((int(target), float(weight)),)
-        for target, weight in zip(lists["leaf_targetids"], lists["leaf_weights"], strict=True)
+    modes, leaves = [int(mode) for mode in lists["nodes_modes"]], len(lists["leaf_targetids"])
+    missing = lists["nodes_missing_value_tracks_true"] or [0] * len(modes)
+    values = [
+        [lists["nodes_splits"][index]] if mode < len(MODES) else _members(index, mode, members)
+        for index, mode in enumerate(modes)
     ]
-    branches: dict[Any, Split] = {}
-    missing = lists["nodes_missing_value_tracks_true"] or [0] * len(lists["nodes_modes"])
+    first = np.cumsum([0, *(len(tests) for tests in values)]).tolist()  # the first branch of each node
+    owner = np.repeat(np.arange(len(modes)), np.diff(first))
 
-    def child(kind: str, index: int) -> Any:
+    def child(kind: str, index: int) -> int:
         number = int(lists[f"nodes_{kind}nodeids"][index])
-        if not lists[f"nodes_{kind}leafs"][index]:
-            return (number, 0)
-        if not 0 <= number < len(leaves):
-            raise ValueError(f"its node {index} has leaf {number}, allowed: 0..{len(leaves) - 1}")
-        return -1 - number
+        noun, most = ("leaf", leaves) if lists[f"nodes_{kind}leafs"][index] else ("node", len(modes))
+        if not 0 <= number < most:
+            raise ValueError(f"its node {index} has {noun} {number}, allowed: 0..{most - 1}")
+        return -1 - number if noun == "leaf" else int(first[number])
 
-    for index, mode in enumerate(lists["nodes_modes"]):
-        feature, children = (
-            int(lists["nodes_featureids"][index]),
-            (child("true", index), child("false", index)),
-        )
-        nan = MISSING if missing[index] else 0
-        if int(mode) < len(MODES):
-            value = lists["nodes_splits"][index]
-            branches[index, 0] = Split(feature, value, int(mode) + nan, children)
-            continue
-        if int(mode) > len(MODES):
-            raise ValueError(f"it has a node of mode {int(mode)}, allowed: 0..{len(MODES)}")
-        values = next(members, None)
-        if not values:
-            raise ValueError("its attribute 'membership_values' has a set without members, or too few sets")
-        for position, value in enumerate(values):
-            false_child = children[1] if position == len(values) - 1 else (index, position + 1)
-            branches[index, position] = Split(feature, value, EQUAL + nan, (children[0], false_child))
-    return forest_tables(
-        branches, [_root(lists, int(root), child) for root in lists["tree_roots"]], leaves, dtype
+    yes = np.array([child("true", index) for index in range(len(modes))], "int64")
+    no = np.array([child("false", index) for index in range(len(modes))], "int64")
+    following = np.arange(1, len(owner) + 1)
+    mode = np.array([mode if mode < len(MODES) else EQUAL for mode in modes], "int64")
+    branches = BranchColumns(
+        feature=np.array(lists["nodes_featureids"], "int64")[owner],
+        value=np.array([value for tests in values for value in tests], "float64"),
+        mode=mode[owner] + MISSING * (np.array(missing)[owner] != 0),
+        yes=yes[owner],
+        no=np.where(following == np.array(first)[owner + 1], no[owner], following),
+    )
+    weights = LeafWeights(
+        -1 - np.arange(leaves),
+        np.array(lists["leaf_targetids"], "int64"),
+        np.array(lists["leaf_weights"], "float64"),
     )
 
+    def root_of(root: int) -> int:
+        """The first node of a tree; a tree that is a leaf alone has a branch with it on both sides."""
+        if not 0 <= root < len(modes):
+            raise ValueError(f"its tree begins at node {root}, allowed: 0..{len(modes) - 1}")
+        return int(yes[root]) if yes[root] < 0 and yes[root] == no[root] else int(first[root])
 
-def _root(lists: Mapping[str, Sequence[Any]], root: int, child: Callable[[str, int], Any]) -> Any:
-    """The first node of a tree; a tree that is a leaf alone has a branch with that leaf on both sides."""
-    if not 0 <= root < len(lists["nodes_modes"]):
-        raise ValueError(f"its tree begins at node {root}, allowed: 0..{len(lists['nodes_modes']) - 1}")
-    yes, no = child("true", root), child("false", root)
-    return yes if not _is_branch(yes) and yes == no else (root, 0)
+    roots = np.array([root_of(int(root)) for root in lists["tree_roots"]], "int64")
+    return forest_tables(branches, roots, leaves, weights, dtype, lambda branch: int(owner[branch]))
+
+
+def _members(node: int, mode: int, members: Iterator[Sequence[float]]) -> Sequence[float]:
+    """The next set, of a node whose mode is not a comparison."""
+    if mode > len(MODES):
+        raise ValueError(f"it has a node of mode {mode}, allowed: 0..{len(MODES)}")
+    values = next(members, None)
+    if not values:
+        raise ValueError("its attribute 'membership_values' has a set without members, or too few sets")
+    return values

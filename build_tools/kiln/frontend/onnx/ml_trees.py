@@ -45,13 +45,9 @@ def _forest(body: Body, kind: str, dtype: str) -> tuple[Forest, Array]:
     lists["missing_value_tracks_true"] = _elements_of(body, missing, count) if body.attribute(missing) else []
     body.accept_attributes("nodes_hitrates", "nodes_hitrates_as_tensor")
     ends = len(body.required(f"{kind}_ids"))
-    tree, node, target, weight = (
-        _elements_of(body, f"{kind}_{name}", ends) for name in ("treeids", "nodeids", "ids", "weights")
-    )
-    entries: dict[Any, list[tuple[int, float]]] = {}
-    for index in range(ends):
-        entries.setdefault((tree[index], node[index]), []).append((int(target[index]), float(weight[index])))
-    return forest_of_nodes(lists, entries, dtype), np.array(target, "int64")
+    names = ("treeids", "nodeids", "ids", "weights")
+    entries = [_elements_of(body, f"{kind}_{name}", ends) for name in names]
+    return forest_of_nodes(lists, entries, dtype), np.array(entries[2], "int64")
 
 
 def _with_base(body: Body, sums: str, targets: int) -> str:
