@@ -9,13 +9,14 @@ tensor, and of one tensor and a constant for each channel. So do reshapes that k
 channels, as around convolutions of lines and volumes.
 
 Requires convolutions of NHWC and HWIO. Guarantees: the same sums. Applies to float32 and constant kernels of
-1 x 1 without stride, padding and groups, unless both numbers of channels are so large that the packed weights
-of a convolution save more than the copies cost.
+1 x 1 without stride and padding, unless both numbers of channels of a group are so large that the packed
+weights of a convolution save more than the copies cost, or one is 1 as in a depthwise convolution.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,8 +56,9 @@ _BINARY = {f"relax.{name}" for name in ("add", "divide", "maximum", "minimum", "
 
 @dataclass
 class _PixelConvolution:
-    """A convolution and what follows it up to the transpose: `x` of (N, C, …), `weights` of (C, O).
+    """A convolution and what follows it up to the transpose: `x` of (N, C, …).
 
+    `weights`: of (O, C), or of (groups, O of a group, C of a group) for several groups.
     `elementwise`: the calls after the convolution, in order, with the position of their tensor argument.
     """
 
@@ -79,11 +81,12 @@ class _Pointwise:
         if chain is None:
             return None
         batch, channels, *sizes = shape_of(chain.x)
-        pixels = relax.ShapeExpr([batch, channels, math.prod(sizes[1:], start=sizes[0])])
-        data = rewriter.emit(relax.op.reshape(chain.x, pixels))
-        value = rewriter.emit(relax.op.matmul(const(np.ascontiguousarray(chain.weights.T), "float32"), data))
+        pixels, groups = math.prod(sizes[1:], start=sizes[0]), chain.weights.shape[:-2]
+        rows = relax.ShapeExpr([batch, *groups, channels // math.prod(groups), pixels])
+        data = rewriter.emit(relax.op.reshape(chain.x, rows))
+        value = rewriter.emit(relax.op.matmul(const(chain.weights, "float32"), data))
         for elementwise, position in chain.elementwise:
-            value = rewriter.emit(_of_rows(elementwise, position, value))
+            value = rewriter.emit(_of_rows(elementwise, position, value, chain.weights.shape[:-1]))
         return relax.op.reshape(value, relax.ShapeExpr(list(call.ty.shape)))
 
     def _chain(self, rewriter: CallRewriter, last: Any) -> _PixelConvolution | None:
@@ -113,14 +116,15 @@ def _of_convolution(
     attrs, kernel = call.attrs, constant(call.args[1])
     if kernel is None or kernel.shape[:2] != (1, 1) or kernel.dtype != np.float32:
         return None
-    if (str(attrs.data_layout), str(attrs.kernel_layout), int(attrs.groups)) != ("NHWC", "HWIO", 1):
+    if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NHWC", "HWIO"):
         return None
     if any(integers(attrs.padding)) or {*integers(attrs.strides)} != {1}:
         return None
-    weights = kernel[0, 0]
-    before, after = weights.shape
-    if before * after > _MOST_PRODUCTS * (before + after):
+    groups = int(attrs.groups)
+    before, after = kernel.shape[2], kernel.shape[3] // groups
+    if before * after > _MOST_PRODUCTS * (before + after) or (groups > 1 and min(before, after) == 1):
         return None
+    weights = kernel.T.reshape((*([groups] if groups > 1 else []), after, before))
     if {str(call.ty.dtype), str(call.args[0].ty.dtype)} != {"float32"}:
         return None
     data = call.args[0]
@@ -155,14 +159,14 @@ def _tensor_argument(call: Any, channels: Any) -> int | None:
     return None
 
 
-def _of_rows(call: Any, position: int, value: Any) -> Any:
-    """The elementwise `call` on `value` of shape (N, channels, positions) as its tensor argument."""
+def _of_rows(call: Any, position: int, value: Any, rows: Sequence[int]) -> Any:
+    """The elementwise `call` on `value` of shape (N, *`rows`, pixels) as its tensor argument."""
     arguments = list(call.args)
     arguments[position] = value
-    if len(arguments) == 2 and operator(call) in _BINARY:
+    if operator(call) in _BINARY:
         other = constant(arguments[1 - position])
         assert other is not None
-        arguments[1 - position] = const(other.reshape((-1, 1)), "float32")
+        arguments[1 - position] = const(other.reshape([] if other.size == 1 else [*rows, 1]), "float32")
     return relax.Call(call.op, arguments, call.attrs)
 
 

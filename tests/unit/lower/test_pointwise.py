@@ -28,12 +28,12 @@ def _changed(shape: Sequence[Any], body: Any, dtype: str = "float32") -> tuple[A
 
 
 @pytest.mark.parametrize("sizes", [(31,), (5, 7), (3, 4, 5)])
-@pytest.mark.parametrize("batch", [1, 3])
-def test_a_matmul_and_what_follows(sizes: tuple[int, ...], batch: int) -> None:
+@pytest.mark.parametrize(("batch", "groups"), [(1, 1), (3, 1), (2, 3)])
+def test_a_matmul_and_what_follows(sizes: tuple[int, ...], batch: int, groups: int) -> None:
     ones = [1] * len(sizes)
 
     def body(x: Any) -> Any:
-        y = CONV[len(sizes)](x, _weights(9, 6, *ones))
+        y = CONV[len(sizes)](x, _weights(9, 6 // groups, *ones), groups=groups)
         y = op.nn.relu(op.add(y, _weights(1, 9, *ones)))
         return op.subtract(const(2.0), op.multiply(y, _weights(9, *ones)))
 
@@ -63,7 +63,7 @@ def _two_readers(x: Any) -> Any:
         lambda x: op.nn.conv2d(x, _weights(9, 6, 1, 1), strides=(2, 2)),
         lambda x: op.nn.conv2d(x, _weights(9, 6, 1, 1), padding=(0, 1, 0, 0)),
         lambda x: op.nn.conv2d(x, _weights(9, 6, 1, 2)),
-        lambda x: op.nn.conv2d(x, _weights(8, 3, 1, 1), groups=2),
+        lambda x: op.nn.conv2d(x, _weights(6, 1, 1, 1), groups=6),
         lambda x: op.add(op.nn.conv2d(x, _weights(9, 6, 1, 1)), _weights(1, 1, 5, 7)),
         lambda x: op.nn.max_pool2d(op.nn.conv2d(x, _weights(9, 6, 1, 1)), (2, 2)),
         _two_readers,
