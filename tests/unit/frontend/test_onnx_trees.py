@@ -124,6 +124,15 @@ def test_classifiers_of_two_and_of_more_classes(tmp_path: Path) -> None:
     check(write(tmp_path / "m.onnx", nodes, [x()], outputs), ROWS)
 
 
+@pytest.mark.parametrize("modes", [MODES[:1], MODES])
+def test_a_large_forest(modes: tuple[str, ...], tmp_path: Path) -> None:
+    """More branches than 16 bits count: a branch is four words."""
+    trees = nodes_of([3, 15, 0, 5], modes, missing=len(modes) > 1)
+    given = {**trees, **leaves_of(trees, "target", [0, 1]), "n_targets": 2}
+    nodes = [node("TreeEnsembleRegressor", ["y"], **given)]
+    check(write(tmp_path / "m.onnx", nodes, [x()], {"y": (FLOAT, 2)}), ROWS)
+
+
 @pytest.mark.parametrize("transform", ["NONE", "SOFTMAX"])
 def test_two_classes_with_a_score_each(transform: str, tmp_path: Path) -> None:
     """As converters of forests wrote them; ONNX Runtime gives the second label above a score of 0."""

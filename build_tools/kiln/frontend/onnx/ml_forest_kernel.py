@@ -1,4 +1,8 @@
-"""The kernel of a forest: for each row, a walk through every tree from its root to a leaf, over tables."""
+"""The kernel of a forest: for each tree, a walk of every row from the root to a leaf, over tables.
+
+A branch of a small forest is an element of each of several tables, as short as its numbers allow. One of a
+large forest, which exceeds the caches, is four words side by side: a step of a walk reads one line of memory.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +52,12 @@ def forest_sums(body: Body, x: str, forest: Forest, targets: int, combine: str) 
     plain = targets == 1 and bool((counts == 1).all())  # a leaf has the entry of its own number
     if plain:
         del tables["first"], tables["target"]
-    modes = sorted({int(mode) for mode in forest.mode}) or [0]
-    if len(modes) == 1:
+    modes = np.unique(forest.mode).tolist() or [0]
+    if _is_large(forest):
+        tables = {name: tables[name] for name in tables if name not in _WORDS and name != "mode"}
+        words = [forest.feature + (forest.mode.astype("int32") << _MODE_SHIFT), forest.value.view("int32")]
+        tables["words"] = np.stack([*words, forest.yes, forest.no], axis=1, dtype="int32").reshape(-1)
+    elif len(modes) == 1:
         del tables["mode"]
     walk = _Walk(list(tables), modes, targets, combine)
 
@@ -62,6 +70,17 @@ def forest_sums(body: Body, x: str, forest: Forest, targets: int, combine: str) 
     constants = [relax.const(table, str(table.dtype)) for table in tables.values()]
     results = body.emit_te(compute, body.tensor(x), *constants, hint="forest")
     return body.bind(relax.TupleGetItem(results, 0))
+
+
+# What the four words of a branch are. The first contains the mode too, from this bit on.
+_WORDS = ("feature", "value", "yes", "no")
+_MODE_SHIFT = 24
+
+
+def _is_large(forest: Forest) -> bool:
+    """Whether branches are stored as words: where most of their numbers need 32 bits anyway."""
+    numbers = [forest.value, forest.yes, forest.no]
+    return all(table.dtype.itemsize == 4 for table in numbers) and forest.feature.max() < 1 << _MODE_SHIFT
 
 
 def _not_empty(table: Array) -> Array:
@@ -77,19 +96,27 @@ class _Walk:
         self.combine, self.kind = COMBINE[combine.lower()], combine
 
     def statement(self, inputs: Any, outputs: Any) -> Any:
-        """For each row: clear the result, and add each tree's leaf to it."""
+        """Clear the results; for each tree, add its leaf to the result of each row: rows share its nodes."""
         x, (out, current) = inputs[0], outputs
         tables = dict(zip(self.names, inputs[1:], strict=True))
         dtype = str(x.dtype)
         trees = tables["roots"].shape[0]
 
         def entry(table_name: str, index: Any) -> Any:
-            return tirx.BufferLoad(tables[table_name], [tirx.Cast("int64", index)])
+            if "words" not in tables or table_name not in (*_WORDS, "mode"):
+                return tirx.BufferLoad(tables[table_name], [tirx.Cast("int64", index)])
+            place = 0 if table_name == "mode" else _WORDS.index(table_name)
+            word = tirx.BufferLoad(tables["words"], [tirx.Cast("int64", index) * int64(4) + int64(place)])
+            if table_name == "mode":
+                return tirx.Cast("uint8", word >> tirx.IntImm("int32", _MODE_SHIFT))
+            if table_name == "feature":
+                return word & tirx.IntImm("int32", (1 << _MODE_SHIFT) - 1)
+            return tirx.reinterpret(dtype, word) if table_name == "value" else word
 
-        with IRBuilder() as ir, script.seq_scope(), serial(x.shape[0]) as row:
-            with serial(self.targets) as target:
+        with IRBuilder() as ir, script.seq_scope():
+            with serial(x.shape[0]) as row, serial(self.targets) as target:
                 script.buffer_store(out, self._start(dtype), [row, target])
-            with serial(trees) as tree:
+            with serial(trees) as tree, serial(x.shape[0]) as row:
                 script.buffer_store(current, tirx.Cast("int32", entry("roots", tree)), [int64(0)])
                 node = tirx.BufferLoad(current, [int64(0)])
                 with script.While(node >= tirx.IntImm("int32", 0)):
@@ -99,7 +126,7 @@ class _Walk:
                     script.buffer_store(current, tirx.Cast("int32", next_node), [int64(0)])
                 self._add_leaf(out, row, tirx.IntImm("int32", -1) - node, entry)
             if self.kind != "SUM":
-                with serial(self.targets) as target:
+                with serial(x.shape[0]) as row, serial(self.targets) as target:
                     value_so_far = tirx.BufferLoad(out, [row, target])
                     nothing = value_so_far == self._start(dtype)
                     script.buffer_store(
