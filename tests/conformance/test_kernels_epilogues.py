@@ -163,11 +163,19 @@ def test_epilogues_between_convolutions(name: str, kind: str, tmp_path: Path) ->
     close(compiled.run([X, RESIDUAL, GATE])[0], np.tanh(want), 2e-6)
 
 
-@pytest.mark.parametrize("end", ["slice", "transpose"])
+@pytest.mark.parametrize("end", ["slice", "transpose", "square", "weights"])
 def test_an_element_of_a_product_that_needs_others_of_it(end: str, tmp_path: Path) -> None:
-    """y / sqrt(y[:, :1]), as in a factorisation by columns, and y + y^T: no epilogue of the product alone."""
+    """y / sqrt(y[:, :1]), as in a factorisation by columns, and y + y^T: no epilogue of the product alone.
+
+    And a a / 2 + w and a w / 2 + w, whose second tensor, a constant matrix, is not the weights alone.
+    """
+    half = np.arange(9, dtype="f4").reshape(3, 3)
 
     def body(a: Any, b: Any, c: Any) -> Any:
+        if end in ("square", "weights"):
+            weights = const(half)
+            product = _emitted(op.matmul(a, a if end == "square" else weights))
+            return op.add(op.multiply(product, const(np.float32(0.5))), weights)
         y = _emitted(op.subtract(c, _emitted(op.matmul(a, b))))
         if end == "slice":
             return op.divide(y, op.sqrt(_emitted(op.strided_slice(y, [1], [0], [1]))))
@@ -177,6 +185,8 @@ def test_an_element_of_a_product_that_needs_others_of_it(end: str, tmp_path: Pat
     a, b, c = (RNG.uniform(0, 1, (2, 3, 3)).astype("f4") for _ in range(3))
     y = c + 9 - a @ b
     want = y / np.sqrt(y[:, :1]) if end == "slice" else np.tanh(y.transpose(0, 2, 1))
+    if end in ("square", "weights"):
+        want = a @ (a if end == "square" else half) / 2 + half
     close(Compiled(mod, runnable("x86_64"), tmp_path).load().run([a, b, c + np.float32(9)])[0], want, 2e-6)
 
 

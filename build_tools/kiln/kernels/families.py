@@ -174,6 +174,10 @@ def _family_kernels(
     anchor = next((nest for nest in fused.nests if nest.reduced), None)
     if anchor is None or not ops:
         return [], []
+    second = ops[0]["args"][1] if len(ops[0]["args"]) > 1 else {}
+    readers = [operand for op in ops for operand in op["args"] if operand.get("param") == 1]
+    if second.get("param", 1) != 1 or len(readers) > 1:
+        constants = constants - {1}  # not the weights alone: x @ x + constant, x @ w + w
     for family in FAMILIES:
         if not family.applies(ops[0], fused, anchor, constants):
             continue
