@@ -329,3 +329,10 @@ def test_images_of_few_channels_are_resized_along_one_axis_after_the_other(mode:
     sizes = np.array([2, 3, 11, 23], np.int64)
     text = f'g (float[2,3,7,9] x) => (float[2,3,11,23] y) {{ y = Resize<mode="{mode}">(x, , , sizes) }}'
     assert "resize2d" not in check(write(tmp_path / "m.onnx", text, sizes=sizes), normal(2, 3, 7, 9))
+
+
+def test_antialiased_linear_resizes_leave_out_what_is_outside(tmp_path: Path) -> None:
+    kind = 'mode="linear", antialias=1, exclude_outside=1'
+    text = f"g (float[1,2,5,7] x) => (float[1,2,2,3] y) {{ y = Resize<{kind}>(x, , scales) }}"
+    scales = np.array([1, 1, 0.5, 0.5], np.float32)
+    check(write(tmp_path / "m.onnx", text, opset=18, scales=scales), normal(1, 2, 5, 7))

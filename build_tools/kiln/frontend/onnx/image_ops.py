@@ -146,7 +146,7 @@ def _rule(node: Node, mode: str, coordinates: str, rounding: str) -> Rule:
         rounding,
         bool(attributes.get("antialias", 0)),
         float(attributes.get("cubic_coeff_a", -0.75)),
-        bool(attributes.get("exclude_outside", 0)) and mode == "cubic",
+        bool(attributes.get("exclude_outside", 0)) and mode != "nearest",
         float(attributes.get("extrapolation_value", 0.0)),
     )
 
