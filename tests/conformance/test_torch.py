@@ -246,6 +246,7 @@ def test_an_archive_is_built_and_a_yaml_narrows_it(folder: Path) -> None:
         ("arguments", "the inputs do not fit the module's forward: too many positional arguments"),
         ("sizes", "torch.export cannot export the module: RuntimeError: "),
         ("branch", "a branch or a shape depends on the values of a tensor"),
+        ("branch", "nets.py:"),
         ("failing", "the function failed: ValueError: of two lines ("),
         ("counter", "the module changes its buffer 'count' when it runs"),
         ("unknown", "its exporter does not know the operator aten._linalg_svd.default"),

@@ -84,11 +84,62 @@ class Special(nn.Module):
         sizes = torch.hypot(x, x.flip(1)), torch.hypot(x * 1e30, x * 1e30)
         inverse = torch.erfinv(torch.cat((x.tanh().flatten(), torch.tensor([0.0, 0.9999, -0.99999]))))
         slopes = torch.digamma(z.abs() + 0.25), torch.digamma(-ends.abs() - 0.4)
-        return torch.lgamma(z), *slopes, inverse, *sizes, *signs
+        more = torch.special.erfcx(x * 3), torch.special.i0(x * 4), nn.functional.rrelu(x)
+        return torch.lgamma(z), *slopes, inverse, *sizes, *signs, *more
 
 def special():
     torch.manual_seed(0)
     return Special(), (torch.randn(3, 7),)
+
+class Kinds(nn.Module):
+    """Operands whose types differ from that of the result, numbers first, and conditions on values."""
+
+    def forward(self, x, m):
+        torch._check_tensor_all(m >= 0)
+        few, half = m.to(torch.uint8), x.half()
+        made = [1.0 - m, 1.5 - few, torch.rsub(m, 1.5, alpha=2), 1 - m, m.int() - m, m - 1.5]
+        made += [7 // (m + 1), 7.5 // (m + 1), -7 // (m + 1), (m - 2) // 2, (m - 2.5) // 0.7, (m - 2) // 1.5]
+        made += [torch.softmax(m, -1, dtype=torch.float32), torch.log_softmax(half, -1, dtype=torch.float32)]
+        made += [torch.pow(m, x.abs()), torch.stack((m.int(), m)), torch.copysign(x, -1.0)]
+        normal = torch.distributions.Normal(x, x.abs() + 0.1)
+        chosen = torch.distributions.Categorical(logits=x)
+        return *made, normal.log_prob(x * 0.5), chosen.entropy(), chosen.probs
+
+def kinds():
+    torch.manual_seed(0)
+    rows = {0: Dim("rows", max=4)}
+    return Kinds(), (torch.randn(2, 5), torch.randint(0, 5, (2, 5))), (rows, rows)
+
+class Diagonals(nn.Module):
+    def forward(self, x):
+        jitter, moved, filled = x.clone(), x.clone(), x[0].clone()
+        jitter.diagonal(dim1=-2, dim2=-1).add_(1.0)
+        moved.diagonal(-1, 2, 1).copy_(x[..., 0, :3])
+        return jitter, moved, filled.fill_diagonal_(5.0), torch.diagonal_scatter(x[0], x[1, 0, :3], 1)
+
+def diagonals():
+    torch.manual_seed(0)
+    return Diagonals(), (torch.randn(2, 4, 4),), ({0: Dim("rows", min=2, max=4)},)
+
+class Choices(nn.Module):
+    """Pools of parts of unequal size, places, pairs, reductions by index, and resizes by factors."""
+
+    def forward(self, x):
+        f, where = nn.functional, torch.tensor([3, 0, 3, 2, 2])
+        made = [*f.adaptive_max_pool2d(x[None], (2, 3), return_indices=True), f.adaptive_max_pool1d(x[0], 4)]
+        made += f.adaptive_max_pool3d(x[None], (1, 2, 7), return_indices=True)
+        made += [torch.nonzero_static(x > 0.5, size=20, fill_value=7)]
+        made += [torch.pdist(x[0]), torch.pdist(x[1], 1)]
+        for mode in ("amax", "amin", "prod", "mean"):
+            own = torch.full((4, 7), 0.3)
+            made.append(own.index_reduce(0, where, x[0], mode, include_self=mode != "mean"))
+        image = x[None]
+        made.append(f.interpolate(image, scale_factor=0.5, mode="bilinear", antialias=True))
+        return *made, f.interpolate(image, scale_factor=(0.7, 1.3), mode="bicubic", antialias=True)
+
+def choices():
+    torch.manual_seed(0)
+    return Choices(), (torch.randn(2, 5, 7),)
 
 class Matrices(nn.Module):
     """Factors, inverses and solutions; the first matrix needs another pivot than its corner."""
@@ -103,6 +154,7 @@ class Matrices(nn.Module):
         made += [*L.qr(a), *L.qr(a[..., :2], mode="complete"), *L.qr(a[:, :2]), L.solve(a[0], b[0, :, 0])]
         made.append(L.solve_triangular(low, b, upper=False))
         made.append(L.solve_triangular(up, b.mT, upper=True, left=False))
+        made += [L.matrix_exp(a), L.matrix_exp(a[0] * 0), L.matrix_exp(-a * 3)]
         return *made, L.solve_triangular(up, b, upper=True, unitriangular=True)
 
 def matrices():
@@ -178,7 +230,10 @@ def test_complex_numbers_inside(folder: Path) -> None:
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
-@pytest.mark.parametrize("name", ["scans", "special", "matrices", "layers", "attention"])
+NAMES = ["scans", "special", "matrices", "layers", "attention", "kinds", "diagonals", "choices"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_operators_that_the_exporter_lacks(folder: Path, name: str) -> None:
     done = build(folder, f"model=nets:{name}", "test")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout

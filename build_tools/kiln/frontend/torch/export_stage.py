@@ -13,10 +13,14 @@ from typing import Any
 
 from kiln.errors import KilnError
 from kiln.files import atomic_write
+from kiln.frontend.torch.checks import without_checks
+from kiln.frontend.torch.choices import choices
 from kiln.frontend.torch.complex_numbers import without_complex
+from kiln.frontend.torch.diagonals import without_diagonal_writes
 from kiln.frontend.torch.groups import grouped
 from kiln.frontend.torch.library import load_torch, open_archive, quiet_torch, reason
-from kiln.frontend.torch.matrices import matrices, without_checks
+from kiln.frontend.torch.matrices import matrices
+from kiln.frontend.torch.promotion import with_explicit_types
 from kiln.frontend.torch.recurrent import any_length, recurrent
 from kiln.frontend.torch.scans import scans
 from kiln.frontend.torch.special import special
@@ -43,7 +47,8 @@ def convert(path: Path, tools: str = "") -> bytes:
 
     try:
         with quiet_torch(), torch.no_grad(), any_length():
-            program = without_complex(without_checks(program))
+            program = without_complex(without_diagonal_writes(without_checks(program)))
+            program = with_explicit_types(program)
             from onnxscript import optimizer
 
             exported = torch.onnx.export(
@@ -74,21 +79,25 @@ def convert(path: Path, tools: str = "") -> bytes:
 
 def _translations() -> dict[Any, Any]:
     """The operators that Kiln converts in place of PyTorch's exporter."""
-    modules = (unconverted, grouped, recurrent, scans, special, matrices, translations)
+    modules = (unconverted, grouped, recurrent, scans, special, matrices, choices, translations)
     return {operator: function for table in modules for operator, function in table().items()}
 
 
 def _check(path: Path, program: Any) -> None:
     """Raise KilnError for a program that changes its buffers or its inputs."""
     signature = program.graph_signature
-    for what, changed in (
-        ("buffer", signature.buffers_to_mutate),
-        ("input", getattr(signature, "user_inputs_to_mutate", {})),
+    for what, changed, remedy in (
+        ("buffer", signature.buffers_to_mutate, "return the new value as an output, and give it as an input"),
+        (
+            "input",
+            getattr(signature, "user_inputs_to_mutate", {}),
+            "write to a copy of it (x.clone()), or return the new value as an output, to be an input",
+        ),
     ):
         if changed:
             raise KilnError(
                 f"{path}: the module changes its {what} '{next(iter(changed.values()))}' when it runs; "
-                "return the new value as an output, and give it as an input of the next run"
+                f"{remedy} of the next run"
             )
 
 

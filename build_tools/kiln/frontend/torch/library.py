@@ -123,6 +123,7 @@ def quiet_torch() -> Iterator[None]:
 
 _NOISE = re.compile(r"\x1b\[[0-9;]*m|For more information, run with TORCH_LOGS=\S+|\(unhinted: [^)]*\)\. ?")
 _CODE_LINE = re.compile(r"\((\S+\.py:\d+) in \w+\)")
+_CALL = re.compile(r'The following call raised this error: File "([^"]+)", line (\d+)')
 
 
 def reason(error: BaseException, limit: int = 300) -> str:
@@ -132,8 +133,8 @@ def reason(error: BaseException, limit: int = 300) -> str:
         cause = cause.__cause__
     message = " ".join(_NOISE.sub("", str(cause)).split())
     if type(cause).__name__ == "GuardOnDataDependentSymNode":
-        code_line = _CODE_LINE.search(message)
-        where = f" ({code_line[1]})" if code_line else ""
+        call, code_line = _CALL.search(message), _CODE_LINE.search(message)
+        where = f" ({call[1]}:{call[2]})" if call else f" ({code_line[1]})" if code_line else ""
         return f"a branch or a shape depends on the values of a tensor{where}; use torch.where or torch.cond"
     text = f"{type(cause).__name__}: {message}" if message else type(cause).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,4 +1,4 @@
-"""Linear algebra on small matrices: inv, solve, solve_triangular, cholesky, qr, slogdet.
+"""Linear algebra on small matrices: inv, solve, solve_triangular, cholesky, qr, slogdet, matrix_exp.
 
 PyTorch's exporter to ONNX converts none of them. Each function is traced by the exporter, and unrolls the
 columns of LAPACK's method, with its choice of pivots and signs, so that results agree to rounding. Axes
@@ -7,12 +7,14 @@ before the last two may have any size, and be dynamic.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from kiln.frontend.torch.onnx_steps import cut, ints, like
 
 MOST = 32  # rows of a matrix: a column takes about fifteen nodes
+_TAYLOR, _SQUARES = 9, 16  # of matrix_exp: terms, and the most squares
 _INT32 = 6  # of ONNX's element types
 
 
@@ -34,17 +36,8 @@ def matrices() -> Mapping[Any, Callable[..., Any]]:
         aten.cholesky_solve.default: cholesky_solve,
         aten.linalg_qr.default: qr,
         aten._linalg_slogdet.default: slogdet,
+        aten.linalg_matrix_exp.default: matrix_exp,
     }
-
-
-def without_checks(program: Any) -> Any:
-    """`program` without PyTorch's checks that matrices could be inverted, which raise exceptions in a run."""
-    import torch
-
-    graph = program.graph_module.graph
-    for node in graph.find_nodes(op="call_function", target=torch.ops.aten._linalg_check_errors.default):
-        graph.erase_node(node)
-    return program
 
 
 def _size(what: str, matrix: Any, axis: int = -1) -> int:
@@ -220,3 +213,23 @@ def slogdet(a: Any) -> tuple[Any, Any, Any, Any]:
 
     det = op.Det(a)
     return op.Sign(det), op.Log(op.Abs(det)), op.Identity(a), _none_wrong(a)
+
+
+def matrix_exp(self: Any) -> Any:
+    """aten::linalg_matrix_exp: Taylor's series of the matrix divided by a power of two, then squared.
+
+    The power is that of each matrix, up to 2^16: the series is of matrices whose norm is at most 1/2.
+    """
+    from onnxscript import opset18 as op
+
+    norm = op.ReduceMax(op.ReduceSum(op.Abs(self), ints(-1), keepdims=1), ints(-2), keepdims=1)
+    steps = op.Ceil(op.Div(op.Log(op.Max(op.Add(norm, norm), like(1, self))), like(math.log(2), self)))
+    steps = op.Min(steps, like(_SQUARES, self))
+    small = op.Div(self, op.Pow(like(2, self), steps))
+    size = _size("matrix_exp", self)
+    made = one = _identity(self, size)
+    for order in range(_TAYLOR, 0, -1):
+        made = op.Add(one, op.Div(op.MatMul(small, made), like(order, self)))
+    for step in range(_SQUARES):
+        made = op.Where(op.Less(like(step, self), steps), op.MatMul(made, made), made)
+    return made

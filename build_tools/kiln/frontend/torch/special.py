@@ -1,4 +1,6 @@
-"""Functions of numbers that PyTorch's exporter to ONNX lacks: lgamma, digamma, erfinv, hypot, copysign.
+"""Functions of numbers that PyTorch's exporter to ONNX lacks, or computes by differences that cancel.
+
+lgamma, digamma, erfinv, erfcx, i0, hypot, copysign, and rrelu, which outside training is a leaky ReLU.
 
 Each function is traced by the exporter. Errors are a few units of the last place of float32, of the
 result or of 1 where that is greater.
@@ -55,9 +57,29 @@ def special() -> Mapping[Any, Callable[..., Any]]:
         aten.lgamma.default: lgamma,
         aten.digamma.default: digamma,
         aten.erfinv.default: erfinv,
+        aten.special_erfcx.default: erfcx,
+        torch.ops.prims.erfcx.default: erfcx,
+        torch.ops.prims.bessel_i0.default: i0,
+        aten.rrelu_with_noise_functional.default: rrelu,
         aten.hypot.default: hypot,
         aten.copysign.Tensor: copysign,
     }
+
+
+# Abramowitz and Stegun, 9.8.1 and 9.8.2: in (x / 3.75)^2, and in 3.75 / x.
+_BESSEL: tuple[float, ...] = (0.0045813, 0.0360768, 0.2659732, 1.2067492, 3.0899424, 3.5156229, 1.0)
+_BESSEL_TAIL: tuple[float, ...] = (
+    0.00392377,
+    -0.01647633,
+    0.02635537,
+    -0.02057706,
+    0.00916281,
+    -0.00157565,
+    0.00225319,
+    0.01328592,
+    0.39894228,
+)
+_FRACTION = 24  # levels of the continued fraction of erfcx, from 2 on
 
 
 def lgamma(self: Any) -> Any:
@@ -106,6 +128,48 @@ def erfinv(self: Any) -> Any:
     factor = op.Where(op.Less(w, like(5, w)), centre, tails)
     end = op.Equal(op.Abs(self), one)
     return op.Mul(self, op.Where(end, like(math.inf, self), factor))
+
+
+def erfcx(self: Any) -> Any:
+    """aten::special_erfcx: exp(x^2) (1 - erf(x)), by a continued fraction from 2 on."""
+    from onnxscript import opset18 as op
+
+    two = like(2, self)
+    small = op.Min(self, two)
+    near = op.Mul(op.Exp(op.Mul(small, small)), op.Sub(like(1, self), op.Erf(small)))
+    far: Any = op.Max(self, two)
+    made: Any = far
+    for level in range(_FRACTION, 0, -1):
+        made = op.Add(far, op.Div(like(level / 2, self), made))
+    return op.Where(op.Less(self, two), near, op.Div(like(1 / math.sqrt(math.pi), self), made))
+
+
+def i0(self: Any) -> Any:
+    """aten::i0: the modified Bessel function of order 0."""
+    from onnxscript import opset18 as op
+
+    size, edge = op.Abs(self), like(3.75, self)
+    part = op.Div(op.Min(size, edge), edge)
+    near = _polynomial(op.Mul(part, part), _BESSEL)
+    far = op.Max(size, edge)
+    tail = _polynomial(op.Div(edge, far), _BESSEL_TAIL)
+    return op.Where(op.Less(size, edge), near, op.Mul(op.Div(op.Exp(far), op.Sqrt(far)), tail))
+
+
+def rrelu(
+    self: Any,
+    noise: Any,
+    lower: float = 0.125,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
+) -> tuple[Any, Any]:
+    """aten::rrelu_with_noise: a leaky ReLU with the mean slope. Raises ValueError in training."""
+    from onnxscript import opset18 as op
+
+    if training:
+        raise ValueError("rrelu in training draws random slopes; call eval() of the module")
+    return op.LeakyRelu(self, alpha=(lower + upper) / 2), noise
 
 
 def hypot(self: Any, other: Any) -> Any:

@@ -7,6 +7,7 @@ ExportedProgram. Only this stage runs Python code of the user, in a process of i
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import json
@@ -67,11 +68,23 @@ def export(name: str, module: Any, inputs: Any, shapes: Any = None) -> bytes:
     except TypeError as error:
         raise KilnError(f"{name}: the inputs do not fit the module's forward: {error}") from error
     try:
-        with quiet_torch(), torch.no_grad(), any_length():
+        with quiet_torch(), torch.no_grad(), any_length(), _unchecked_distributions(torch):
             program = torch.export.export(module, positional, keywords, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # PyTorch raises exceptions of many types
         raise KilnError(f"{name}: torch.export cannot export the module: {reason(error)}") from error
     return _saved(name, torch, program, _dim_names(torch, program, bound.arguments, shapes))
+
+
+@contextlib.contextmanager
+def _unchecked_distributions(torch: Any) -> Iterator[None]:
+    """Leave out, inside the block, the checks of torch.distributions, which branch on values."""
+    kind = torch.distributions.Distribution
+    checked = kind._validate_args
+    kind.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        kind.set_default_validate_args(checked)
 
 
 def saved(name: str, program: Any) -> bytes:

@@ -3,7 +3,7 @@
 torch.nn.EmbeddingBag: the exporter writes a Loop over the bags, whose rows are cut out by sizes of the run.
 Here each row is added (or compared, for the mode `max`) into the result of its bag by ScatterElements, for
 any number of bags and of rows. scatter_reduce with the mode `mean`: the exporter writes the last value that
-falls on a place, in place of their mean.
+falls on a place, in place of their mean. Antialiased resizes by factors: see `antialiased`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ def translations() -> Mapping[Any, Callable[..., Any]]:
         aten._embedding_bag.default: embedding_bag,
         aten._embedding_bag_forward_only.default: embedding_bag,
         aten.scatter_reduce.two: scatter_reduce,
+        aten._upsample_bilinear2d_aa.default: antialiased("linear", -0.75),
+        aten._upsample_bicubic2d_aa.default: antialiased("cubic", -0.5),
     }
 
 
@@ -107,3 +109,48 @@ def embedding_bag(
             result = op.Div(result, op.Max(counts, op.CastLike(one, weight)))
     first, second, third = (op.Shape(op.Constant(value_float=0.0)) for _ in range(3))  # no elements
     return result, first, second, third
+
+
+def antialiased(mode: str, coefficient: float) -> Callable[..., Any]:
+    """aten::_upsample_bilinear2d_aa and _bicubic2d_aa: factors that the caller gave are kept.
+
+    The exporter keeps the sizes alone, whose ratio is another factor where the size was rounded down. What is
+    made raises ValueError for aligned corners, for which PyTorch has a rule of its own.
+    """
+
+    def resized(
+        self: Any, output_size: Any, align_corners: bool, scales_h: Any = None, scales_w: Any = None
+    ) -> Any:
+        from onnxscript import opset18 as op
+        from onnxscript.function_libs.torch_lib.ops import nn
+
+        if align_corners:
+            raise ValueError("antialiased interpolate with align_corners=True; use align_corners=False")
+        if scales_h is None or scales_w is None:
+            own = nn.aten__upsample_bilinear2d_aa if mode == "linear" else nn.aten__upsample_bicubic2d_aa
+            return own(self, output_size, align_corners)
+        sizes = list(self.shape)[-2:]
+        factors = [_factor(*given) for given in zip(sizes, output_size, (scales_h, scales_w), strict=True)]
+        return op.Resize(
+            self,
+            None,
+            op.Constant(value_floats=[1.0, 1.0, *factors]),
+            None,
+            mode=mode,
+            coordinate_transformation_mode="half_pixel",
+            cubic_coeff_a=coefficient,
+            antialias=1,
+            exclude_outside=1,
+        )
+
+    return resized
+
+
+def _factor(size: Any, wanted: Any, factor: float) -> float:
+    """`factor` in float32, where it gives the size that PyTorch computes in float64."""
+    import numpy as np
+
+    narrow = np.float32(factor)
+    if isinstance(size, int) and isinstance(wanted, int) and int(np.float32(size) * narrow) < wanted:
+        narrow = np.nextafter(narrow, np.float32(np.inf))
+    return float(narrow)

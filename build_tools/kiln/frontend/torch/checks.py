@@ -1,0 +1,58 @@
+"""Programs without PyTorch's checks of values, which raise exceptions in a run and have no place in ONNX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def without_checks(program: Any) -> Any:
+    """`program`, an ExportedProgram, without checks of values; changed in place.
+
+    Checks that matrices could be inverted, and conditions on values (torch._check_tensor_all,
+    torch._assert_async), with what computes these alone. Conditions on sizes stay, which PyTorch needs.
+    """
+    import torch
+
+    aten, graph = torch.ops.aten, program.graph_module.graph
+    for target in (
+        aten._linalg_check_errors.default,
+        aten._assert_async.default,
+        aten._assert_async.msg,
+        aten._functional_assert_async.msg,
+    ):
+        for node in graph.find_nodes(op="call_function", target=target):
+            if not node.users:
+                _erase(graph, [node])
+    for node in graph.find_nodes(op="call_function", target=aten.item.default):
+        value = node.args[0].meta.get("val")
+        if isinstance(value, torch.Tensor) and value.dtype == torch.bool:
+            only_checked = _only_checked(torch, node)
+            if only_checked is not None:
+                _erase(graph, only_checked)
+    return program
+
+
+def _only_checked(torch: Any, node: Any) -> list[Any] | None:
+    """The nodes that use `node`, and itself, users first; None where one is more than a check of it."""
+    found: dict[Any, None] = {}
+    stack = [node]
+    while stack:
+        one = stack.pop()
+        scalar = isinstance(one.meta.get("val"), (int, float, torch.SymBool, torch.SymInt, torch.SymFloat))
+        if one.op != "call_function" or not (scalar or one.target is torch.ops.aten._assert_scalar.default):
+            return None
+        found.pop(one, None)
+        found[one] = None
+        stack += list(one.users)
+    return list(reversed(found))
+
+
+def _erase(graph: Any, nodes: list[Any]) -> None:
+    """Erase nodes, each after its users, and then what nothing else reads of that which they read."""
+    while nodes:
+        node = nodes.pop(0)
+        if node.users or node.op != "call_function":
+            continue
+        read = list(node.all_input_nodes)
+        graph.erase_node(node)
+        nodes += [one for one in read if one not in nodes]

@@ -1,0 +1,128 @@
+"""Operators that choose elements, which PyTorch's exporter to ONNX lacks.
+
+adaptive_max_pool, index_reduce, nonzero_static and pdist. Each function is traced by the exporter.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kiln.frontend.torch.onnx_steps import ints, like
+from kiln.frontend.torch.translations import scatter_reduce
+from kiln.frontend.torch.unconverted import cdist
+
+_INT64 = 7  # of ONNX's element types
+
+
+def choices() -> Mapping[Any, Callable[..., Any]]:
+    """The operators of this module, for torch.onnx.export's `custom_translation_table`."""
+    import torch
+
+    aten = torch.ops.aten
+    return {
+        aten.adaptive_max_pool2d.default: adaptive_max_pool,
+        aten.adaptive_max_pool3d.default: adaptive_max_pool,
+        aten.index_reduce.default: index_reduce,
+        aten.nonzero_static.default: nonzero_static,
+        aten._pdist_forward.default: pdist,
+    }
+
+
+def adaptive_max_pool(self: Any, output_size: Sequence[int]) -> tuple[Any, Any]:
+    """aten::adaptive_max_pool: the greatest of each part of the last axes, and its place.
+
+    Part i of m of an axis of n elements goes from floor(i n / m) to ceil((i + 1) n / m). Raises ValueError
+    for axes of a dynamic size.
+    """
+    import numpy as np
+    import onnx_ir
+    from onnxscript import opset18 as op
+
+    count = len(output_size)
+    sizes = list(self.shape)[-count:]
+    if not all(isinstance(size, int) for size in sizes):
+        raise ValueError("adaptive_max_pool of a dynamic size; fix the size, or take torch.amax")
+    tables = [_parts(size, parts) for size, parts in zip(sizes, output_size, strict=True)]
+    windows = self
+    for axis, table in enumerate(tables):
+        place = op.Constant(value=onnx_ir.tensor(np.array(table, dtype=np.int64).reshape(-1)))
+        windows = op.Gather(windows, place, axis=axis - count)
+    split = [number for table in tables for number in (len(table), len(table[0]))]
+    lead = op.Shape(self, end=len(self.shape) - count)
+    windows = op.Reshape(windows, op.Concat(lead, ints(*split), axis=0))
+    first = len(self.shape) - count
+    order = [*range(first), *range(first, first + 2 * count, 2), *range(first + 1, first + 2 * count, 2)]
+    windows = op.Reshape(op.Transpose(windows, perm=order), op.Concat(lead, ints(*output_size, -1), axis=0))
+    values = op.ReduceMax(windows, ints(-1), keepdims=0)
+    flat = np.array([_flat(sizes, which) for which in itertools.product(*tables)], dtype=np.int64)
+    flat = flat.reshape(*output_size, -1)
+    best = op.ArgMax(windows, axis=-1, keepdims=1)
+    known = op.Expand(op.Constant(value=onnx_ir.tensor(flat)), op.Shape(windows))
+    return values, op.Squeeze(op.GatherElements(known, best, axis=-1), ints(-1))
+
+
+def _parts(size: int, parts: int) -> list[list[int]]:
+    """The elements of each part of an axis; shorter parts repeat their last one."""
+    ends = [(part * size // parts, -(-(part + 1) * size // parts)) for part in range(parts)]
+    width = max(end - begin for begin, end in ends)
+    return [[min(begin + place, end - 1) for place in range(width)] for begin, end in ends]
+
+
+def _flat(sizes: Sequence[int], which: Sequence[Sequence[int]]) -> list[int]:
+    """The places in the flat axes of the elements of one part, given by its elements along each axis."""
+    strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    return [
+        sum(place * stride for place, stride in zip(places, strides, strict=True))
+        for places in itertools.product(*which)
+    ]
+
+
+def index_reduce(self: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True) -> Any:
+    """aten::index_reduce: `source` is reduced into the places `index` [n] of an axis of `self`."""
+    from onnxscript import opset18 as op
+
+    rank = len(self.shape)
+    others = [axis for axis in range(rank) if axis != dim % rank]
+    wide = op.Unsqueeze(index, ints(*others)) if others else index
+    places = op.Expand(wide, op.Shape(source))
+    return scatter_reduce(self, dim, places, source, reduce, include_self)
+
+
+def nonzero_static(self: Any, size: int, fill_value: int = -1) -> Any:
+    """aten::nonzero_static: the places [size, rank] of elements that are not 0, then `fill_value`."""
+    from onnxscript import opset18 as op
+
+    rank = len(self.shape)
+    if rank == 0:
+        raise ValueError("nonzero_static of a number; give it an axis")
+    chosen = op.Reshape(op.Cast(op.Cast(self, to=9), to=_INT64), ints(-1))
+    chosen = op.Concat(chosen, op.Expand(ints(0), ints(size)), axis=0)
+    places = op.Sub(op.CumSum(op.Expand(ints(1), op.Shape(chosen)), ints(0)), ints(1))
+    left = op.Sub(op.Shape(chosen), places)  # greatest for the first one
+    ranked, flat = op.TopK(op.Mul(chosen, left), ints(size), axis=0)
+    axes = []
+    sizes = op.Shape(self)
+    for axis in range(rank):
+        later = op.ReduceProd(op.Slice(sizes, ints(axis + 1), ints(rank)), keepdims=1)
+        axes.append(op.Mod(op.Div(flat, later), op.Slice(sizes, ints(axis), ints(axis + 1))))
+    found = op.Concat(*[op.Unsqueeze(one, ints(1)) for one in axes], axis=1)
+    return op.Where(op.Unsqueeze(op.Greater(ranked, ints(0)), ints(1)), found, ints(fill_value))
+
+
+def pdist(self: Any, p: float = 2.0) -> Any:
+    """aten::_pdist_forward: the distances of all pairs of rows of [n, m], in order.
+
+    Raises ValueError for a dynamic n.
+    """
+    from onnxscript import opset18 as op
+
+    rows = self.shape[0]
+    if not isinstance(rows, int):
+        raise ValueError("pdist of a dynamic number of rows; fix it, or take torch.cdist")
+    pairs = [a * rows + b for a in range(rows) for b in range(a + 1, rows)]
+    if not pairs:
+        return op.Expand(like(0, self), ints(0))
+    return op.Gather(op.Reshape(cdist(self, self, p), ints(-1)), ints(*pairs), axis=0)

@@ -1,0 +1,66 @@
+"""Operands whose type PyTorch changes while it computes, made explicit before the export.
+
+PyTorch's exporter makes types explicit, too, but fails at a number as the first operand that changes the type
+of a tensor (1.0 - mask, 7 // counts), at floor divisions of integers by such numbers, and at copysign with a
+number. It computes softmax in the type of its operand where another one is asked for, and leaves the types of
+a power of two tensors, and of tensors that are stacked, as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def with_explicit_types(program: Any) -> Any:
+    """`program`, an ExportedProgram, with casts before these operators; changed in place."""
+    import torch
+
+    aten = torch.ops.aten
+    subtractions = {aten.rsub.Scalar, aten.rsub.Tensor, aten.sub.Tensor, aten.sub.Scalar}
+    divisions = {
+        aten.floor_divide.Scalar: aten.floor_divide.default,
+        aten.floor_divide.default: aten.floor_divide.default,
+        aten.copysign.Scalar: aten.copysign.Tensor,
+    }
+    powers = {aten.pow.Tensor_Tensor}
+    curves = {aten.softmax.int, aten.log_softmax.int}
+    graph = program.graph_module.graph
+    for node in list(graph.nodes):
+        if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
+            continue
+        with graph.inserting_before(node):
+            if node.target in subtractions | curves | powers:
+                node.args = (_cast(torch, graph, node.args[0], node), *node.args[1:])
+            if node.target in subtractions | powers:
+                node.args = (node.args[0], _cast(torch, graph, node.args[1], node), *node.args[2:])
+            if node.target in divisions:
+                operands = [_tensor(torch, graph, operand, node) for operand in node.args[:2]]
+                node.target, node.args = divisions[node.target], tuple(operands)
+            if node.target is aten.stack.default:
+                parts = [_cast(torch, graph, part, node) for part in node.args[0]]
+                node.args = (parts, *node.args[1:])
+    return program
+
+
+def _cast(torch: Any, graph: Any, operand: Any, node: Any) -> Any:
+    """An operand of `node` in the type of its result; numbers as they are."""
+    value = operand.meta.get("val") if isinstance(operand, torch.fx.Node) else None
+    kind = node.meta["val"].dtype
+    if not isinstance(value, torch.Tensor) or value.dtype == kind or value.is_complex() or kind.is_complex:
+        return operand
+    return _call(graph, torch.ops.aten._to_copy.default, (operand,), {"dtype": kind}, value.to(kind))
+
+
+def _tensor(torch: Any, graph: Any, operand: Any, node: Any) -> Any:
+    """An operand of `node` as a tensor of the type of its result."""
+    if isinstance(operand, torch.fx.Node):
+        return _cast(torch, graph, operand, node)
+    options = {"dtype": node.meta["val"].dtype}
+    value = node.meta["val"].new_empty(())
+    return _call(graph, torch.ops.aten.full.default, ([], operand), options, value)
+
+
+def _call(graph: Any, target: Any, args: tuple[Any, ...], keywords: dict[str, Any], value: Any) -> Any:
+    made = graph.call_function(target, args, keywords)
+    made.meta["val"] = value
+    return made
