@@ -3,7 +3,9 @@
 Two right implementations sum in different orders, so their values differ in the last bits after every layer.
 A model may enlarge such differences by any factor, as one that divides by a small variance does: the two
 kernel sets of LiteRT then disagree as well. The reference measures it: it runs again with each element of the
-float inputs moved to the next number up or down. Random signs come from a fixed seed.
+float inputs moved to the next number up or down. Random signs come from a fixed seed. The changes of a model
+that enlarges them may differ much from run to run, as where it divides by the least of many sums; such a
+model runs more often.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from kiln.arrays import Array
 from kiln.golden.compare import ErrorLimits
 from kiln.golden.reference import Reference
 
-_RUNS = 2
+_RUNS, _MORE_RUNS = 2, 6  # the second only where the first exceed the default limits
 _SAFETY_FACTOR = 8.0  # an implementation rounds in every layer; the moved inputs are one rounding
 # Of the greatest magnitude: an output that changes by more has jumps, such as a choice of boxes.
 _MOST_SHARE = 0.01
@@ -30,8 +32,16 @@ def rounding(reference: Reference, inputs: Sequence[Array], outputs: Sequence[Ar
     if not any(value.dtype.kind == "f" and value.size for value in inputs):
         return []
     generator = np.random.default_rng(0)
-    runs = [reference.run([_perturbed(value, generator) for value in inputs]) for _ in range(_RUNS)]
-    return [max(_explained_error(run[index], want) for run in runs) for index, want in enumerate(outputs)]
+    explained = [0.0] * len(outputs)
+    for number in range(_RUNS + _MORE_RUNS):
+        if number == _RUNS and not any(explained):
+            break
+        run = reference.run([_perturbed(value, generator) for value in inputs])
+        explained = [
+            max(error, _explained_error(got, want))
+            for error, got, want in zip(explained, run, outputs, strict=True)
+        ]
+    return explained
 
 
 def _perturbed(value: Array, generator: np.random.Generator) -> Array:

@@ -202,3 +202,25 @@ def test_rounding_explains_errors_of_ill_conditioned_outputs_alone(tmp_path: Pat
     assert kept == place == 0.0
     assert lost == pytest.approx(0.01 * float(np.abs(expected[0]).max()))
     assert rounding(reference, [x], expected) == [lost, kept, place]
+
+
+class Scripted(Reference):
+    """Gives one number after the other as the only element of its output."""
+
+    def __init__(self, numbers: list[float]) -> None:
+        self.numbers = numbers
+
+    def _run(self, inputs: Any) -> list[Any]:
+        return [np.full(1, self.numbers.pop(0), "float32")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "left", "explained"),
+    [([1e-9, 0, 9], 1, 0), ([2e-4, 1e-4, 1e-4, 0, 6e-4, 0, 0, 1e-4, 9], 1, 8 * 6e-4)],
+)
+def test_a_model_that_enlarges_roundings_runs_more_often(
+    changes: list[float], left: int, explained: float
+) -> None:
+    reference = Scripted([1 + change for change in changes])
+    found = rounding(reference, [np.zeros(3, "float32")], [np.ones(1, "float32")])
+    assert found == [pytest.approx(explained, rel=1e-3)] and len(reference.numbers) == left
