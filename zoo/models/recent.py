@@ -46,6 +46,31 @@ _DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "helium": ("HeliumForCausalLM", WIDTH),
     "hunyuan": ("HunYuanDenseV1ForCausalLM", WIDTH),
     "jetmoe": ("JetMoeForCausalLM", {**_EXPERTS, "kv_channels": 8, "num_key_value_heads": 2}),
+    "jamba": (
+        "JambaForCausalLM",
+        {**_EXPERTS, **_STATE, "mamba_dt_rank": 4, "attn_layer_period": 2, "attn_layer_offset": 1},
+    ),
+    "kimi_linear": (
+        "KimiLinearForCausalLM",
+        {
+            **_EXPERTS,
+            "q_lora_rank": None,
+            "kv_lora_rank": 16,
+            "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 8,
+            "v_head_dim": 8,
+            "num_key_value_heads": 4,
+            "num_experts_per_token": 2,
+            "linear_head_dim": 8,
+            "linear_num_heads": 4,
+            "layer_types": ["linear_attention", "full_attention"],
+            "mlp_layer_types": ["dense", "sparse"],
+        },
+    ),
+    "minimax": (
+        "MiniMaxForCausalLM",
+        {**_EXPERTS, "block_size": 8, "layer_types": ["linear_attention", "full_attention"]},
+    ),
     "mamba2": (
         "Mamba2ForCausalLM",
         {
