@@ -134,7 +134,8 @@ def _print_notes(
     if any(entry.sensitivity for vector in vectors for entry in vector.output_entries):
         other = OTHER_KERNELS.get(reference.settings.get("op_resolver", ""))
         sets = f", or with its kernel set {other}" if other else ""
-        print(f"  limits: the reference's own change when its inputs move by one level of quantisation{sets}")
+        step = "a level of quantisation, or the last bit of a float"
+        print(f"  limits: the reference's own change when its inputs move by {step}{sets}")
     for vector, results in zip(vectors, compared, strict=True):
         for entry, want, result in zip(vector.output_entries, vector.outputs, results, strict=True):
             fault = weakness(want, entry.quantised)
