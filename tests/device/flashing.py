@@ -79,6 +79,7 @@ def write_manifest(bundle: Path, target: Target, storage: str = "embedded", **ch
         "name": "tiny",
         "model_hash": tiny.plan()["model_hash"],
         "target": {"name": target.name},
+        "variants": [{"name": target.base}],
         "params": {"bytes": 12, "storage": storage},
         "buckets": [{"arena_bytes": 88}],
         "files": list_files(bundle),
