@@ -164,6 +164,16 @@ def _kernels_of_nests(
     return kernels + _elementwise_kernels(fused, done, machine)
 
 
+def _is_weights_alone(ops: list[OpInfo]) -> bool:
+    """Whether parameter 1 is the second operand of the first operator and nothing else.
+
+    It is not in x @ x + constant, nor in x @ w + w, whose sum reads w as it is, not as it is packed.
+    """
+    second = ops[0]["args"][1] if len(ops[0]["args"]) > 1 else {}
+    readers = [operand for op in ops for operand in op["args"] if operand.get("param") == 1]
+    return second.get("param", 1) == 1 and len(readers) <= 1
+
+
 def _family_kernels(
     fused: Fused, ops: list[OpInfo], constants: set[int], machine: Machine
 ) -> tuple[list[GroupKernel], list[Any]]:
@@ -174,10 +184,8 @@ def _family_kernels(
     anchor = next((nest for nest in fused.nests if nest.reduced), None)
     if anchor is None or not ops:
         return [], []
-    second = ops[0]["args"][1] if len(ops[0]["args"]) > 1 else {}
-    readers = [operand for op in ops for operand in op["args"] if operand.get("param") == 1]
-    if second.get("param", 1) != 1 or len(readers) > 1:
-        constants = constants - {1}  # not the weights alone: x @ x + constant, x @ w + w
+    if 1 in constants and not _is_weights_alone(ops):
+        constants = constants - {1}
     for family in FAMILIES:
         if not family.applies(ops[0], fused, anchor, constants):
             continue
