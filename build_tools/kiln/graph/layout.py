@@ -32,9 +32,10 @@ from kiln.graph.transposed_conv import conv1d_transpose, conv2d_transpose, conv3
 
 TO_NHWC, TO_NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
 _FEWEST_SAMPLED = 8  # channels that are sampled as vectors
-_CHANNELS_FIRST = ([0, 2, 1], TO_NCHW, [0, 4, 1, 2, 3])
+# By rank: the transpose of lines, images and volumes from channels last.
+CHANNELS_FIRST = {3: [0, 2, 1], 4: TO_NCHW, 5: [0, 4, 1, 2, 3]}
 
-_UNARY = (
+UNARY = (
     "abs", "astype", "atan", "ceil", "clip", "cos", "erf", "exp", "floor", "log", "logical_not", "negative",
     "nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.selu", "nn.silu", "nn.softplus",
     "round", "rsqrt", "sigmoid", "sign", "sin", "sqrt", "square", "tanh", "trunc",
@@ -271,7 +272,7 @@ def _part(make: Any) -> Any:
 
     def rule(rewriter: CallRewriter, call: Any) -> Any:
         axes = _axes_of(rewriter, [call.args[0]])
-        if axes not in _CHANNELS_FIRST:
+        if axes not in CHANNELS_FIRST.values():
             return None
         inner = rewriter.definition(call.args[0]).args[0]
         moved_call = make(call, inner, axes)
@@ -345,6 +346,6 @@ def channels_last(mod: tvm.IRModule) -> tvm.IRModule:
         "relax.flip": _part(_flip),
     }
     rules["relax.call_dps_packed"] = _choice
-    rules |= {f"relax.{name}": _elementwise for name in (*_UNARY, *_NARY)}
+    rules |= {f"relax.{name}": _elementwise for name in (*UNARY, *_NARY)}
     rules |= {f"relax.{name}": _reduction for name in _REDUCTIONS}
     return rewrite_calls(mod, rules)

@@ -25,7 +25,8 @@ _BINARY = ("add", "divide", "maximum", "minimum", "multiply", "power", "subtract
 _ROWS = ("nn.layer_norm", "nn.rms_norm", "nn.softmax", "nn.log_softmax")
 
 
-def _same(shape: Any, other: Any) -> bool:
+def same_shape(shape: Any, other: Any) -> bool:
+    """Whether two shapes have the same sizes; dynamic sizes are the same if their expressions are."""
     sizes, others = list(shape), list(other)
     return len(sizes) == len(others) and all(
         tvm_ffi.structural_equal(a, b) for a, b in zip(sizes, others, strict=True)
@@ -70,14 +71,14 @@ def _unary(rewriter: CallRewriter, call: Any) -> Any:
     return None if data is None else _then_reshape(rewriter, call, [data])
 
 
-def _along_last(expr: Any) -> bool:
+def along_last(expr: Any) -> bool:
     """Whether `expr` is a constant with one element, or with one for each index of the last axis."""
     value = constant(expr)
     return value is not None and value.size == (1 if not value.ndim else value.shape[-1])
 
 
 def _flat(expr: Any, rank: int) -> Any:
-    """The constant `expr`, for which _along_last is true, with one axis if it has more than `rank`."""
+    """The constant `expr`, for which along_last is true, with one axis if it has more than `rank`."""
     value = constant(expr)
     assert value is not None
     return relax.const(value.reshape(value.shape[-1:]), str(value.dtype)) if value.ndim > rank else expr
@@ -88,7 +89,9 @@ def _is_one_where_they_differ(before: Any, after: Any, other: Any) -> bool:
     if len(before) != len(after) or len(other) != len(after):
         return False
     pairs = list(zip(before, after, other, strict=True))
-    return all(_same([a], [b]) or _same([size], [tvm.tirx.IntImm("int64", 1)]) for a, b, size in pairs)
+    return all(
+        same_shape([a], [b]) or same_shape([size], [tvm.tirx.IntImm("int64", 1)]) for a, b, size in pairs
+    )
 
 
 def _binary(rewriter: CallRewriter, call: Any) -> Any:
@@ -96,15 +99,15 @@ def _binary(rewriter: CallRewriter, call: Any) -> Any:
     inner = [_reshaped(rewriter, operand) for operand in (left, right)]
     for index in range(2):
         data, other = inner[index], call.args[1 - index]
-        if data is None or not _same(call.args[index].ty.shape, call.ty.shape):
+        if data is None or not same_shape(call.args[index].ty.shape, call.ty.shape):
             continue
-        if _along_last(other):
+        if along_last(other):
             other = _flat(other, len(data.ty.shape))
         elif _is_one_where_they_differ(data.ty.shape, call.ty.shape, other.ty.shape):
             pass  # such as a mask for all heads
-        elif inner[1 - index] is not None and _same(inner[1 - index].ty.shape, data.ty.shape):
+        elif inner[1 - index] is not None and same_shape(inner[1 - index].ty.shape, data.ty.shape):
             other = inner[1 - index]
-        elif _from_matmul(rewriter, data) and _same(other.ty.shape, call.ty.shape):
+        elif _from_matmul(rewriter, data) and same_shape(other.ty.shape, call.ty.shape):
             other = rewriter.emit(relax.op.reshape(other, relax.ShapeExpr(list(data.ty.shape))))
         else:
             continue
@@ -129,7 +132,7 @@ def _rows(rewriter: CallRewriter, call: Any) -> Any:
 def _reshape(rewriter: CallRewriter, call: Any) -> Any:
     inner = rewriter.definition(call.args[0])
     data = inner.args[0] if operator(inner) == "relax.reshape" else call.args[0]
-    if _same(data.ty.shape, call.ty.shape):
+    if same_shape(data.ty.shape, call.ty.shape):
         return data
     return None if data.same_as(call.args[0]) else relax.op.reshape(data, call.args[1])
 
