@@ -122,7 +122,7 @@ def looseness(want: Array, limit: float) -> str:
         return ""
     return (
         f"allowed an error of {limit:.3g} with a spread of {spread:.3g}, since the reference changes so much "
-        "when its inputs move by one level"
+        "when its inputs move by a level, or by the last bit of a float"
     )
 
 
