@@ -32,8 +32,7 @@ from kiln.graph.transposed_conv import conv1d_transpose, conv2d_transpose, conv3
 
 TO_NHWC, TO_NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
 _FEWEST_SAMPLED = 8  # channels that are sampled as vectors
-# By rank: the transpose of lines, images and volumes from channels last.
-CHANNELS_FIRST = {3: [0, 2, 1], 4: TO_NCHW, 5: [0, 4, 1, 2, 3]}
+CHANNELS_FIRST = {3: [0, 2, 1], 4: TO_NCHW, 5: [0, 4, 1, 2, 3]}  # by rank, from channels last
 
 UNARY = (
     "abs", "astype", "atan", "ceil", "clip", "cos", "erf", "exp", "floor", "log", "logical_not", "negative",
