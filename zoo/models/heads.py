@@ -9,28 +9,16 @@ import transformers as hf
 from torch import nn
 
 from zoo.catalogue import Entry, Made, add
-from zoo.models.named import BATCH, BOXES, IMAGE, RESNET, RT_DETR, Kind, add_all, pixels
+from zoo.models.named import BATCH, BOXES, DETR_LAYERS, IMAGE, RESNET, RT_DETR, SWIN, Kind, add_all, pixels
 
 _DETR = {
     "d_model": 32,
-    "encoder_layers": 1,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
+    **DETR_LAYERS,
     "num_queries": 12,
     "num_labels": 5,
     "use_timm_backbone": False,
     "use_pretrained_backbone": False,
     "backbone": None,
-}
-_SWIN = {
-    "image_size": 64,
-    "embed_dim": 16,
-    "depths": [1, 1, 1, 1],
-    "num_heads": [1, 2, 2, 4],
-    "window_size": 4,
 }
 _MASKS = ("class_queries_logits", "masks_queries_logits")
 
@@ -108,7 +96,7 @@ _KINDS: dict[str, Kind] = {
             "fpn_feature_size": 32,
             "mask_feature_size": 32,
             "num_labels": 5,
-            "backbone_config": hf.SwinConfig(**_SWIN, out_features=["stage1", "stage2", "stage3", "stage4"]),
+            "backbone_config": hf.SwinConfig(**SWIN, out_features=["stage1", "stage2", "stage3", "stage4"]),
             "decoder_config": hf.DetrConfig(**_DETR),
         },
         pixels,
@@ -118,7 +106,7 @@ _KINDS: dict[str, Kind] = {
     "mask2former": Kind(
         "Mask2FormerForUniversalSegmentation",
         lambda: {
-            "backbone_config": hf.SwinConfig(**_SWIN, out_features=["stage1", "stage2", "stage3", "stage4"]),
+            "backbone_config": hf.SwinConfig(**SWIN, out_features=["stage1", "stage2", "stage3", "stage4"]),
             "feature_size": 32,
             "mask_feature_size": 32,
             "hidden_dim": 32,

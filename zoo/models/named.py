@@ -21,6 +21,22 @@ BATCH: dict[str, Any] = {"axes": {"image": {0: "batch"}}, "ranges": {"batch": (1
 LENGTH: dict[str, Any] = {"axes": {"ids": {1: "seq"}, "mask": {1: "seq"}}, "ranges": {"seq": (2, 32)}}
 BOXES = ("logits", "pred_boxes")
 RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1]}
+SWIN: dict[str, Any] = {
+    "image_size": 64,
+    "embed_dim": 16,
+    "depths": [1, 1, 1, 1],
+    "num_heads": [1, 2, 2, 4],
+    "window_size": 4,
+}
+# Layers of DETR and of its descendants.
+DETR_LAYERS = {
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+}
 # The sizes of RT-DETR and of the networks that have its encoder and decoder.
 RT_DETR: dict[str, Any] = {
     "encoder_in_channels": [16, 16, 16],

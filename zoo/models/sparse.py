@@ -7,23 +7,8 @@ from typing import Any
 import torch
 import transformers as hf
 
-from zoo.models.named import BOXES, TEXT, Kind, add_all, words
+from zoo.models.named import BOXES, DETR_LAYERS, SWIN, TEXT, Kind, add_all, words
 
-_SWIN = {
-    "image_size": 64,
-    "embed_dim": 16,
-    "depths": [1, 1, 1, 1],
-    "num_heads": [1, 2, 2, 4],
-    "window_size": 4,
-}
-_LAYERS = {
-    "encoder_layers": 1,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
-}
 _BLOCKS = {"attention_type": "block_sparse", "block_size": 4, "num_random_blocks": 1}
 
 
@@ -40,10 +25,10 @@ _KINDS: dict[str, Kind] = {
     "grounding_dino": Kind(
         "GroundingDinoForObjectDetection",
         lambda: {
-            "backbone_config": hf.SwinConfig(**_SWIN, out_features=["stage2", "stage3", "stage4"]),
+            "backbone_config": hf.SwinConfig(**SWIN, out_features=["stage2", "stage3", "stage4"]),
             "text_config": hf.BertConfig(**TEXT),
             "d_model": 32,
-            **_LAYERS,
+            **DETR_LAYERS,
             "num_queries": 12,
             "num_feature_levels": 4,
             "max_text_len": 16,
@@ -55,7 +40,7 @@ _KINDS: dict[str, Kind] = {
     "oneformer": Kind(
         "OneFormerForUniversalSegmentation",
         lambda: {
-            "backbone_config": hf.SwinConfig(**_SWIN, out_features=["stage1", "stage2", "stage3", "stage4"]),
+            "backbone_config": hf.SwinConfig(**SWIN, out_features=["stage1", "stage2", "stage3", "stage4"]),
             "num_queries": 8,
             "hidden_dim": 32,
             "conv_dim": 32,
