@@ -205,8 +205,8 @@ def check_elements(module: tvm.IRModule, nodes: Mapping[str, Sequence[str]], sym
             shape = getattr(binding.var.ty, "shape", None)
             if not isinstance(shape, tvm.relax.ShapeExpr):
                 continue
-            elements = symbols.greatest(shape.values)
-            if elements is not None and elements > MOST_ELEMENTS:
+            elements = symbols.greatest(shape.values, above=MOST_ELEMENTS)
+            if elements is not None:
                 names = [name for op in operators(binding.value) for name in nodes.get(op, [op])]
                 raise KilnError(
                     f"{' or '.join(names) or 'a constant'}: its result has {elements} elements, allowed: at "

@@ -26,18 +26,20 @@ def combinations(segments: Mapping[str, Segment], used: Collection[str]) -> Iter
     return (dict(zip(keys, sizes, strict=True)) for sizes in itertools.product(*ranges))
 
 
-def most_elements(segments: Mapping[str, Segment], shape: Sequence[SizeExpr]) -> int:
-    """The most elements of a shape for any sizes of the dimensions.
+def elements_above(segments: Mapping[str, Segment], shape: Sequence[SizeExpr], limit: int) -> int | None:
+    """The most elements of a shape for any sizes of the dimensions; None: at most `limit`.
 
-    A shape that need not be greatest where its dimensions are, as with a remainder, is tried with all sizes,
-    or with more than MOST_TRIED bounded from above. Raises KeyError for a dimension that `segments` lacks,
-    and ZeroDivisionError for a divisor that can be 0.
+    A shape that need not be greatest where its dimensions are, as with a remainder, is bounded from above.
+    Where the bound exceeds the limit, the shape is tried with all sizes, if those are at most MOST_TRIED.
+    Raises KeyError for a dimension that `segments` lacks, and ZeroDivisionError for a divisor that can be 0.
     """
     if all(map(grows, shape)):
         greatest = {name: segment.max for name, segment in segments.items()}
-        return math.prod(evaluate(size, greatest) for size in shape)
-    tried = combinations(segments, set().union(*map(names, shape)))
-    if tried is None:
+        most = math.prod(evaluate(size, greatest) for size in shape)
+    else:
         box = {name: (segment.min, segment.max) for name, segment in segments.items()}
-        return math.prod(max(bounds(size, box)[1], 0) for size in shape)
-    return max(math.prod(evaluate(size, sizes) for size in shape) for sizes in tried)
+        most = math.prod(max(bounds(size, box)[1], 0) for size in shape)
+        if most > limit:
+            tried = combinations(segments, set().union(*map(names, shape))) or ()
+            most = max((math.prod(evaluate(size, sizes) for size in shape) for sizes in tried), default=most)
+    return most if most > limit else None

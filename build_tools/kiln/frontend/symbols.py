@@ -17,7 +17,7 @@ from kiln.config.sizes import OPERATORS, SizeExpr, evaluate, names, show
 from kiln.errors import KilnError
 from kiln.frontend.missing_bounds import MissingBounds
 from kiln.frontend.size_of import part_of, to_size
-from kiln.frontend.size_trials import combinations, most_elements
+from kiln.frontend.size_trials import combinations, elements_above
 
 MOST_COUNTED = 1 << 28  # elements of an axis whose size is in the data
 # An extent: int, or a TIR expression of the dimensions' variables.
@@ -264,10 +264,10 @@ class Symbols(SizeComparisons):
         for tried in trials:
             yield tried, evaluate(sides[0], tried), evaluate(sides[1], tried)
 
-    def greatest(self, extents: Sequence[Extent]) -> int | None:
-        """The most elements of a shape for any sizes of the dimensions; None: unknown."""
+    def greatest(self, extents: Sequence[Extent], above: int = -1) -> int | None:
+        """The most elements of a shape for any sizes of the dimensions; None: unknown, or at most `above`."""
         try:
-            return most_elements(self._parts, [self.size(extent) for extent in extents])
+            return elements_above(self._parts, [self.size(extent) for extent in extents], above)
         except _UNTRIED:
             return None
 

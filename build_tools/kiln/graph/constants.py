@@ -3,7 +3,8 @@
 relax.transform.FoldConstant compiles a function for each operator and shape, which takes a minute for the
 hundreds of scales and biases of a quantised model, and it legalises every operator of the module, which takes
 a millisecond for each and ends in an assertion for those that TVM has no rule for. Guarantees: results are
-unchanged; operators other than those of _RULES are left to FoldConstant, which gets calls of constants alone.
+unchanged; operators without an entry in _RULES or _TRUTH_RULES are left to FoldConstant, which gets calls of
+constants alone.
 """
 
 from __future__ import annotations
@@ -53,12 +54,25 @@ def _scattered(call: Any, data: Array, places: Array, updates: Array) -> Array:
     return result
 
 
+def _rooted(_call: Any, value: Array) -> Array:
+    """Square roots, which every processor rounds in the same way; NaN for negative numbers."""
+    with np.errstate(invalid="ignore"):
+        roots: Array = np.sqrt(value)
+    return roots
+
+
 def _pair(function: Callable[[Any, Any], Any]) -> Callable[..., Array]:
     def compute(_call: Any, left: Array, right: Array) -> Array:
         values: Array = function(left, right)
         return values
 
     return compute
+
+
+def _chosen(_call: Any, condition: Array, left: Array, right: Array) -> Array:
+    """`left` where the condition holds, and `right` elsewhere."""
+    values: Array = np.where(condition, left, right)
+    return values
 
 
 _COMBINE = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}  # by reduction
@@ -71,8 +85,22 @@ _RULES: dict[str, Callable[..., Array]] = {
     "relax.permute_dims": _turned,
     "relax.reshape": lambda call, value, *_: _shaped(call, value),
     "relax.scatter_elements": _scattered,
+    "relax.sqrt": _rooted,
     "relax.squeeze": _shaped,
     "relax.subtract": _pair(np.subtract),
+}
+# By operators that take or return truth values. Exporters write negative indices as where(i < 0, i + n, i).
+_TRUTH_RULES: dict[str, Callable[..., Array]] = {
+    "relax.equal": _pair(np.equal),
+    "relax.greater": _pair(np.greater),
+    "relax.greater_equal": _pair(np.greater_equal),
+    "relax.less": _pair(np.less),
+    "relax.less_equal": _pair(np.less_equal),
+    "relax.logical_and": _pair(np.logical_and),
+    "relax.logical_not": lambda _, value: np.logical_not(value),
+    "relax.logical_or": _pair(np.logical_or),
+    "relax.not_equal": _pair(np.not_equal),
+    "relax.where": _chosen,
 }
 _TYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "int64")
 
@@ -88,16 +116,32 @@ def _fold(rewriter: CallRewriter, call: Any) -> Any:
         return None
     if operator(call) == "relax.astype" and "float" in str(tensors[0].ty.dtype) and "float" not in dtype:
         return None  # the conversion of a number out of range differs between processors
-    if operator(call) == "relax.dequantize" and dtype != "float32":
+    if operator(call) in ("relax.dequantize", "relax.sqrt") and dtype != "float32":
         return None
-    value = np.ascontiguousarray(_RULES[str(operator(call))](call, *values))
+    return _constant(call, _RULES[str(operator(call))](call, *values))
+
+
+def _fold_truth(rewriter: CallRewriter, call: Any) -> Any:
+    """The constant that `call`, an operator of _TRUTH_RULES, computes, or None."""
+    values = [constant(rewriter.definition(argument)) for argument in call.args]
+    types = {str(argument.ty.dtype) for argument in call.args}
+    if any(value is None for value in values) or not types <= {*_TYPES, "bool"}:
+        return None
+    return _constant(call, _TRUTH_RULES[str(operator(call))](call, *values))
+
+
+def _constant(call: Any, result: Array) -> Any:
+    """`result` as a constant of the type and shape of `call`."""
+    dtype = str(call.ty.dtype)
+    value = np.ascontiguousarray(result)
     shape = [int(size) for size in call.ty.shape]
     return relax.const(value.astype(dtype, copy=False).reshape(shape), dtype)
 
 
 def fold_simple_constants(mod: tvm.IRModule) -> tvm.IRModule:
     """Replace simple operators of constants by their results."""
-    return rewrite_calls(mod, dict.fromkeys(_RULES, _fold))
+    rules: dict[str, Callable[[CallRewriter, Any], Any]] = dict.fromkeys(_RULES, _fold)
+    return rewrite_calls(mod, rules | dict.fromkeys(_TRUTH_RULES, _fold_truth))
 
 
 def fold_constants(mod: tvm.IRModule) -> tvm.IRModule:

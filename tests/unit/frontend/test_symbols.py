@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from kiln.config.dims import Segment
 from kiln.config.sizes import bounds, evaluate, parts
+from kiln.frontend import size_trials
 from kiln.frontend.size_of import to_size
 from kiln.frontend.symbols import Symbols
 from kiln.specialize.padding.sizes import evaluated
@@ -117,3 +118,14 @@ def test_sizes_of_negative_divisions(symbols: Symbols, rounded: Any, greatest: i
 def test_a_shape_that_is_greatest_between_its_ends(symbols: Symbols) -> None:
     seq = symbols.extent("seq")
     assert symbols.greatest([seq, 66 - seq]) == 33 * 33
+
+
+def test_all_sizes_are_tried_only_where_the_bound_exceeds_the_limit(
+    symbols: Symbols, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph has hundreds of such shapes, and each try of thousands of sizes takes a second."""
+    seq = symbols.extent("seq")
+    assert symbols.greatest([seq, 66 - seq], above=33 * 33 - 1) == 33 * 33
+    assert symbols.greatest([seq, 66 - seq], above=33 * 33) is None
+    monkeypatch.delattr(size_trials, "combinations")
+    assert symbols.greatest([seq, 66 - seq], above=64 * 64) is None

@@ -24,6 +24,20 @@ CASES: dict[str, Any] = {
     "chain": lambda: op.multiply(op.add(op.reshape(VALUE, [4, 3]), const(0.1)), op.permute_dims(VALUE)),
     "types": lambda: op.astype(op.subtract(op.astype(LEVELS, "int32"), const(7, "int32")), "float32"),
     "axes": lambda: op.squeeze(op.expand_dims(VALUE, [0, 2]), [2]),
+    "roots": lambda: op.sqrt(VALUE),
+    "negative_indices": lambda: op.astype(
+        op.where(op.less(BIAS, const(0, "int32")), op.add(BIAS, const(9, "int32")), BIAS), "float32"
+    ),
+    "comparisons": lambda: op.where(
+        op.logical_or(
+            op.logical_and(op.greater(VALUE, const(0.5)), op.not_equal(LEVELS, const(3, "int8"))),
+            op.logical_not(op.greater_equal(VALUE, const(-0.5))),
+        ),
+        op.where(
+            op.logical_or(op.less_equal(VALUE, const(0.1)), op.equal(LEVELS, const(2, "int8"))), VALUE, VALUE
+        ),
+        const(np.nan),
+    ),
 }
 
 
