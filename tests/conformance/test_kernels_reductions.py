@@ -74,6 +74,16 @@ CASES: dict[str, Case] = {
     ),
     "mean_outer": one((6, 5, 4), lambda x: op.mean(x, [0, 2]), lambda x: x.mean(axis=(0, 2), dtype="f8")),
     "sum_long": one((2, 1000), lambda x: op.sum(x, [1]), lambda x: x.sum(axis=1, dtype="f8")),
+    "sum_of_a_volume": one(
+        (60, 50, 70, 20),
+        lambda x: op.sum(op.multiply(x, x), [0, 1, 2]),
+        lambda x: (x.astype("f8") ** 2).sum(axis=(0, 1, 2)),
+    ),
+    "mean_of_a_long_axis": one(
+        (1, 200_001, 20),
+        lambda x: op.mean(op.multiply(x, x), [1]),
+        lambda x: (x.astype("f8") ** 2).mean(axis=1),
+    ),
     "max_last": one((3, 37), lambda x: op.max(x, [1]), lambda x: x.max(axis=1), True),
     "min_middle": one((3, 37, 2), lambda x: op.min(x, [1]), lambda x: x.min(axis=1), True),
     "prod": one((3, 9), lambda x: op.prod(x, [1]), lambda x: x.prod(axis=1, dtype="f8")),

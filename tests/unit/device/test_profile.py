@@ -96,6 +96,23 @@ def test_a_step_says_what_it_does_and_how_near_to_the_peak_it_comes() -> None:
     assert second["of_peak"] is None  # integers: the peak is one of float32
 
 
+@pytest.mark.parametrize(("sizes", "counted"), [([4, 9], True), ([3, 9], False)])
+def test_a_step_has_no_rate_at_smaller_sizes_than_its_operations_are_counted_for(
+    sizes: list[int], counted: bool
+) -> None:
+    dims = [
+        {"name": "n", "min": 1, "max": 4, "multiple": 1},
+        {"name": "m", "min": 1, "max": 9, "multiple": 1},
+    ]
+    accepted = {"n": {"min": 1, "max": 4}, "m": {"min": 1, "max": 9}}
+    bucket = {"name": "any", "strategy": "dynamic", "dims": accepted, "steps": STEPS}
+    plan = plan_of(dims=dims, kernels=KERNELS, buckets=[bucket])
+    timed = TimedRuns({"any": [400_000]}, {"any": [300_000, 100_000]}, sizes={"any": sizes})
+    first, _ = bench._steps(plan, {1: timed}, 1, peak=100.0)
+    assert bool(first["operations"]) is bool(first["rate"]) is counted
+    assert (first["of_peak"] is not None) is counted
+
+
 class Cells(HTMLParser):
     """The words of every row of the page's tables."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,7 +25,7 @@ from kiln.device.deploy import listing
 from kiln.device.vector_files import encode
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
-from kiln.plan.schema import Plan, read_plan
+from kiln.plan.schema import Plan, PlannedBucket, read_plan
 from kiln.plan.variants import plan_of
 from kiln.runtime.traffic import TrafficCounts, add_to_file
 from kiln.scratch import scratch_folder
@@ -226,6 +226,8 @@ def _steps(
         if name not in alone.steps:
             continue
         steps = steps_of(plan, [time * 1e-9 for time in alone.steps[name]], number)
+        if not _at_greatest_sizes(plan, bucket, alone.sizes.get(name, [])):
+            steps = [replace(step, operations=0) for step in steps]  # the plan counts those of greatest sizes
         seconds = sum(step.seconds for step in steps) or 1.0
         shared = timed[threads].steps[name]
         entries += [
@@ -233,6 +235,15 @@ def _steps(
             for step, time in zip(steps, shared, strict=True)
         ]
     return entries
+
+
+def _at_greatest_sizes(plan: Plan, bucket: PlannedBucket, sizes: Sequence[int]) -> bool:
+    """Whether a run of `sizes` of the plan's dimensions does all operations that the plan counts."""
+    if bucket.strategy in ("exact", "pad"):
+        return True
+    greatest = {dim.name: bucket.dims[dim.name].max for dim in plan.dims if dim.name in bucket.dims}
+    actual = dict(zip([dim.name for dim in plan.dims], sizes, strict=False))
+    return all(actual.get(name, most) == most for name, most in greatest.items())
 
 
 def _step(step: TimedStep, seconds: float, peak: float | None) -> dict[str, Any]:

@@ -8,7 +8,8 @@ Schedule     The last axis of the output is cut into vectors; reductions run ins
              tensor along another axis than it writes (a transpose) is tiled, so that every cache line
              read is used while it is in the cache. Tasks are the outer axes, flattened.
 Applies      Any nest that stores one value, including matmuls that no family computes.
-Accuracy     Lanes along a reduced axis change the order of a float sum: its error becomes smaller.
+Accuracy     Lanes along a reduced axis change the order of a float sum: its error becomes smaller. Long sums
+             are added in parts (kiln.kernels.cpu.reduced_loops).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 from tvm import tirx
 
 from kiln.config.sizes import ceil_div
-from kiln.kernels.cpu import interleave, transposed
+from kiln.kernels.cpu import interleave, reduced_loops, transposed
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.flat_nest import flattened
 from kiln.kernels.cpu.merged_axes import with_longer_rows
@@ -148,9 +149,14 @@ class _Writer:
         sums = registers([width], dtype)
         with vector(width) as lane:
             store(sums, [lane], self._init({**bound, axis.var: first + lane}))
-        self._reduce(
-            nest.reduced, dict(bound), lambda inner: self._accumulate(inner, axis, first, width, sums)
-        )
+
+        def accumulate(inner: dict[Any, Expr], register: Any) -> None:
+            self._accumulate(inner, axis, first, width, register)
+
+        if reduced_loops.is_long_sum(nest, self.fused.ranges):
+            reduced_loops.added_in_parts(nest.reduced, dict(bound), sums, accumulate, self.fused.ranges)
+        else:
+            reduced_loops.over(nest.reduced, dict(bound), lambda inner: accumulate(inner, sums))
         with vector(width) as lane:
             self.store({**bound, axis.var: first + lane}, load(sums, [lane]))
 
@@ -161,18 +167,6 @@ class _Writer:
         with self.lanes_from(bound, axis, first, width) as (_, lane, value):
             own_rules = {self.nest.buffer: lambda _where: load(sums, [lane])}
             store(sums, [lane], value(self.expanded.value, own_rules))
-
-    def _reduce(self, axes: Sequence[Any], bound: dict[Any, Expr], inside: Any) -> None:
-        """Emit loops over `axes`, with inside(indices of all axes) as the body."""
-        if not axes:
-            inside(bound)
-            return
-        size = extent(axes[0].dom.extent)
-        if isinstance(size, int) and size == 1:
-            self._reduce(axes[1:], {**bound, axes[0].var: int64(0)}, inside)
-            return
-        with serial(size) as index:
-            self._reduce(axes[1:], {**bound, axes[0].var: index}, inside)
 
     def across(self, bound: dict[Any, Expr]) -> None:
         """Emit one output whose last reduced axis is cut into vectors of partial results."""
@@ -187,7 +181,7 @@ class _Writer:
         def inside(inner: dict[Any, Expr]) -> None:
             partial.sweep(lambda position: self.fused.value(term, {**inner, last.var: position}, self.stop))
 
-        self._reduce(before, bound, inside)
+        reduced_loops.over(before, bound, inside)
         self.store(bound, load(partial.total(), [int64(0)]))
 
 
