@@ -22,6 +22,7 @@ _KINDS: tuple[Callable[[], Iterator[Case]], ...] = (
     movement.gathers,
     movement.images,
     products.half,
+    products.stored,
     networks.blocks,
     networks.quantised,
 )

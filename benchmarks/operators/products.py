@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import ml_dtypes
 import numpy as np
+import onnx
 
 from benchmarks.operators.case import Case, sizes_text
 
@@ -43,6 +45,31 @@ def products() -> Iterator[Case]:
     case = Case("matmul_run 300x300 by vector")
     case.node("MatMul", case.input([300, 300]), case.input([300]))
     yield case
+
+
+def stored() -> Iterator[Case]:
+    """Products with weights of fewer bits: a twin in float32, 16-bit floats, and levels with scales."""
+    for rows, depth, columns in [(1, 768, 768), (1, 4096, 4096), (2, 1024, 1000), (4, 1024, 3072)]:
+        for kind in ("float32", "float16", "bfloat16", "int8", "int4"):
+            case = Case(f"stored {kind} {sizes_text(rows, depth, columns)}")
+            case.node("MatMul", case.input([rows, depth]), _stored_weight(case, kind, depth, columns))
+            yield case
+
+
+def _stored_weight(case: Case, kind: str, depth: int, columns: int) -> str:
+    """Add weights [depth, columns] of type `kind`; return the name of their float32."""
+    if kind == "float32":
+        return case.weight(depth, columns)
+    if kind in ("float16", "bfloat16"):
+        values = (case.indices(1000, depth, columns) / 4000 - 0.125).astype("float32")
+        dtype = np.float16 if kind == "float16" else ml_dtypes.bfloat16
+        return case.node("Cast", case.constant(values.astype(dtype)), to=onnx.TensorProto.FLOAT)
+    most, block = (7, 32) if kind == "int4" else (127, depth)
+    levels = case.indices(2 * most + 1, depth // block, block, columns) - most
+    scales = (case.indices(50, depth // block, 1, columns) + 50).astype("float32") / (100 * 10 * most)
+    whole = case.node("Cast", case.constant(levels, "int8"), to=onnx.TensorProto.FLOAT)
+    product = case.node("Mul", whole, case.constant(scales))
+    return case.node("Reshape", product, case.constant([depth, columns], "int64"))
 
 
 def contractions() -> Iterator[Case]:

@@ -58,6 +58,11 @@ CASES: dict[str, tuple[list[tuple[int, ...]], Any, list[str]]] = {
     "two_rows_by_long_columns": (
         [(2, 131), (37, 131)], lambda x, y: op.einsum([x, y], "ik,jk->ij"), ["contraction"],
     ),
+    "rows_in_columns_by_long_columns": (
+        [(3, 131, 7), (3, 38, 131)],
+        lambda x, y: op.nn.relu(op.einsum([x, y], "bki,bjk->bij")), ["contraction"],
+    ),
+    "long_rows_by_three_columns": ([(37, 131), (131, 3)], op.matmul, ["contraction"]),
 }  # fmt: skip
 
 

@@ -28,10 +28,12 @@ ROWS, COLUMNS = tirx.Var("rows", "int64"), tirx.Var("columns", "int64")
 class Open:
     """One kernel for a range of sizes."""
 
-    def __init__(self, tensors: Sequence[Any], name: str, family: str, target: str, folder: Path) -> None:
+    def __init__(
+        self, tensors: Sequence[Any], name: str, family: str, target: str, folder: Path, rows: int = 100
+    ) -> None:
         described = runnable(target)
         func = te.create_prim_func(list(tensors))
-        ranges = SymbolRanges({ROWS: (1, 100), COLUMNS: (1, 90)})
+        ranges = SymbolRanges({ROWS: (1, rows), COLUMNS: (1, 90)})
         info = {"name": name, "kind": "", "attrs": {}, "out_dtype": "float32"}
         machine = machine_of(described, "pthread")
         (part,) = kernels_of(func, [info], set(), machine, {}, ranges=ranges)
@@ -91,6 +93,28 @@ def test_scores(target: str, tmp_path: Path) -> None:
         b = rng.uniform(-1, 1, (columns, HEADS, WIDTH)).astype("f4")
         got = kernel.run([a, b], (HEADS, rows, columns), {"rows": rows, "columns": columns})
         close(got, np.einsum("ihd,jhd->hij", a.astype("f8"), b) / 2, 1e-6)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_scores_of_few_rows(packed: bool, tmp_path: Path) -> None:
+    """Sums along k, whose lanes are added at the end; `packed`: k is not contiguous in the few rows."""
+    width = 67
+    q = _tensor([HEADS, width, ROWS] if packed else [HEADS, ROWS, width], "q")
+    k = _tensor([HEADS, COLUMNS, width], "k")
+    d = te.reduce_axis((0, _index(width)), name="d")
+
+    def sums(h: Any, i: Any, j: Any) -> Any:
+        return te.sum((q[h, d, i] if packed else q[h, i, d]) * k[h, j, d], axis=d)
+
+    product = te.compute([_index(HEADS), ROWS, COLUMNS], sums, name="product")
+    kernel = Open([q, k, product], "einsum", "contraction", "x86_64", tmp_path, rows=7)
+    rng = np.random.default_rng(0)
+    for rows, columns in [(1, 1), (1, 90), (2, 3), (5, 6), (7, 17), (4, 88)]:
+        a = rng.uniform(-1, 1, (HEADS, rows, width)).astype("f4")
+        b = rng.uniform(-1, 1, (HEADS, columns, width)).astype("f4")
+        given = np.ascontiguousarray(a.transpose(0, 2, 1)) if packed else a
+        got = kernel.run([given, b], (HEADS, rows, columns), {"rows": rows, "columns": columns})
+        close(got, a.astype("f8") @ b.transpose(0, 2, 1), 1e-6)
 
 
 @pytest.mark.parametrize("target", ["host", "x86_64"])

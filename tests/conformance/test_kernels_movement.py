@@ -144,6 +144,11 @@ CASES: dict[str, Case] = {
         lambda a, b: op.matmul(a, op.permute_dims(b, [0, 2, 1])),
         lambda a, b: a.astype("f8") @ b.transpose(0, 2, 1),
     ),
+    "matmul_few_rows": Case(
+        ((2, 5, 67), (2, 7, 67)),
+        lambda a, b: op.einsum([a, b], "bik,bjk->bij"),
+        lambda a, b: np.einsum("bik,bjk->bij", a.astype("f8"), b),
+    ),
     "attention": Case(
         ((2, 6, 8), (2, 6, 8), (2, 6, 8)),
         lambda q, k, v: op.matmul(

@@ -1,4 +1,4 @@
-"""Transposing square blocks in vector registers, for kernels that pack an operand at run time.
+"""Transposing square blocks in vector registers, for kernels that pack an operand at run time; sums of lanes.
 
 A block of L x L elements takes L loads, L log2 L shuffles of two vectors and L stores: at step s, for s = 1,
 2, 4, …, the blocks of size s off the diagonal are swapped. Element by element it would take L * L loads and L
@@ -7,6 +7,7 @@ A block of L x L elements takes L loads, L log2 L shuffles of two vectors and L 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import tirx
@@ -54,6 +55,33 @@ def transposed_rows(source: Any, start: Expr, source_step: Extent, lanes: int) -
                 rows[i], rows[i + step] = in_register(_shuffle(pair, low)), in_register(_shuffle(pair, high))
         step *= 2
     return rows
+
+
+def sums_of_lanes(vectors: Sequence[Any], lanes: int) -> list[Any]:
+    """Registers of `lanes` elements that hold, one after the other, the sum over the lanes of each vector.
+
+    `vectors`: registers of `lanes` elements, which is a power of two. Lanes after the last sum are undefined.
+    """
+    every_lane = ramp(int64(0), lanes)
+    results = []
+    for first in range(0, len(vectors), lanes):
+        held = list(vectors[first : first + lanes])
+        step = 1
+        while step < lanes:
+            pairs = [
+                (load(one, [every_lane]), load(other, [every_lane]))
+                for one, other in zip(held[::2], [*held[1::2], held[-1]], strict=False)
+            ]
+            low = [lane if not lane & step else lanes + lane - step for lane in range(lanes)]
+            high = [lane + step if not lane & step else lanes + lane for lane in range(lanes)]
+            held = []
+            for pair in pairs:
+                register = registers([lanes], str(vectors[0].dtype))
+                store(register, [every_lane], _shuffle(list(pair), low) + _shuffle(list(pair), high))
+                held.append(register)
+            step *= 2
+        results += held
+    return results
 
 
 def _shuffle(vectors: list[Expr], picks: list[int]) -> Expr:

@@ -21,6 +21,9 @@ _ROWS_SUMMED = 2
 
 # Elements from a load of weights to what is prefetched meanwhile.
 _AHEAD = 2048
+# ISAs on which a single row prefetches, too. Measured on Emerald Rapids with 16-bit weights: 1.1 to 1.4 times
+# as fast where they come from memory, 2 times with 128 MiB, but 0.9 times where a cache still has them.
+_ROW_AHEAD = ("sse4", "avx2", "avx512")
 
 
 class Reader:
@@ -107,8 +110,8 @@ class _Emitter:
         count, lanes = reader.count, reader.lanes
         self.total = _Sums(len(bases), count, lanes, self.summed and not self.by_block)
         self.sums = _Sums(len(bases), count, lanes, self.summed) if self.by_block else self.total
-        # A single row reads weights as fast as memory delivers them.
-        self.ahead = _AHEAD if len(bases) > 1 and lanes > 1 else 0
+        ahead = len(bases) > 1 or panels.machine.isa in _ROW_AHEAD
+        self.ahead = _AHEAD if ahead and lanes > 1 else 0
         # Scale and zero point of each vector, where they multiply the weights themselves.
         early = scaled and not (self.late and (self.summed or not panels.has_zero))
         self.factors = [registers([2, lanes], "float32") for _ in range(count if early else 0)]
