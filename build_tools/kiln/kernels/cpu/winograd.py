@@ -10,7 +10,8 @@ Schedule     Small weights or many tiles: blocks of tiles whose transformed data
              read once and the matmuls are divided into tasks by planes and panels.
              A plane is one cache line longer than its data, otherwise all lines of a tile would map to one
              set of the cache.
-             With dynamic shapes the number of blocks is dynamic; blocks without tiles are skipped.
+             With dynamic shapes the number of blocks is dynamic, and so is the number of tiles in the last
+             block: small images fill a part of one.
              Tiles across the edge read the last row and column again; only real outputs are stored, with
              the epilogue, each exactly once.
 Applies      NHWC/HWIO, float32, constant weights, groups 1, no padding left in the op, where `pays`.
@@ -47,7 +48,7 @@ from kiln.tir.builder import (
     unravel,
 )
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import is_dynamic
+from kiln.tir.symbols import Extent, is_dynamic
 from kiln.tir.tiled_loops import tasks_of, when
 
 
@@ -122,14 +123,17 @@ class _Group:
 
             def block(first: Expr, data_start: Expr, start: Expr, again: tuple[Expr, int] | None) -> None:
                 """Emit all phases of the block of tiles that begins at tile `first`."""
-                with serial(form.block) as slot:
+                held: Extent = form.block
+                if is_dynamic(phases.tiles):  # small images fill a part of a block
+                    held = bind(tirx.min(int64(form.block), int64(phases.tiles) - first))
+                with serial(held) as slot:
                     tile = bind(tirx.min(first + slot, int64(phases.tiles - 1)))
                     phases.transform_inputs(buffers[0], data, data_start, tile, slot)
                 with serial(phases.planes) as plane, serial(phases.strips) as strip:
-                    phases.multiply(data, data_start, buffers[1], products, start, plane, strip, again)
-                with serial(form.block) as slot:
+                    phases.multiply(data, data_start, buffers[1], products, start, plane, strip, again, held)
+                with serial(held) as slot:
                     tile = bind(first + slot)
-                    conditions = [] if exact else [tile < int64(phases.tiles)]
+                    conditions = [] if exact or is_dynamic(held) else [tile < int64(phases.tiles)]
                     when(
                         conditions,
                         lambda: phases.transform_outputs(products, start, tile, slot, element),

@@ -88,9 +88,9 @@ class Phases:
 
     def multiply(
         self, data: Any, data_start: Expr, weights: Any, products: Any, start: Expr, plane: Expr, strip: Expr,
-        again: tuple[Expr, int] | None = None,
+        again: tuple[Expr, int] | None = None, held: Extent | None = None,
     ) -> None:  # fmt: skip
-        """Emit the matmul of one plane and one strip of columns, for all tiles in the buffers.
+        """Emit the matmul of one plane and one strip of columns, for `held` tiles in the buffers; None: all.
 
         `again`: (index of this pass over the weights, number of passes); None: one pass, or a dynamic number.
         """
@@ -127,7 +127,7 @@ class Phases:
                     "float32", finish, next_one, inside=inside,
                 )  # fmt: skip
 
-            blocks(self.held, tile.rows, tile_at)
+            blocks(self.held if held is None else held, tile.rows, tile_at)
 
         rest = conv.out_channels % tile.width
         if not rest:
