@@ -175,3 +175,12 @@ def test_a_dimension_of_which_the_bucket_says_nothing(tmp_path: Path) -> None:
     options = from_config(configuration(N), Box(name="b", dims={}))
     with pytest.raises(KilnError, match=r"the bucket has no entry for dims\.n"):
         import_model(path, options)
+
+
+def test_a_mirrored_axis_that_some_sizes_make_too_short(tmp_path: Path) -> None:
+    """The message names the sizes; an axis that only trying all sizes proves long enough is accepted."""
+    text = 'g (float[1,n] x) => (float[1,?] y) { y = Pad<mode: string = "reflect">(x, pads) }'
+    path = write(tmp_path / "m.onnx", text, 18, pads=np.array([0, 2, 0, 2]))
+    with pytest.raises(KilnError, match=r"at least 3, which fails with n = 2: raise 'min' in 'dims'"):
+        imported(path, {"n": (2, 9)})
+    imported(path, {"n": (3, 9)})
