@@ -115,9 +115,10 @@ def _pad_by_copies(node: Node, result: Any, pairs: Pairs, mode: str) -> Any:
         too_small = node.symbols.exceeding(least, size)
         if too_small is not None:
             where = ", ".join(f"{dim} = {number}" for dim, number in too_small.items())
+            remedy = f", which fails with {where}: raise 'min' in 'dims'" if where else ""
             raise ValueError(
-                f"mode {mode} by {before} and {after} of an axis of size {node.symbols.shown(size)}, allowed: "
-                f"at least {least}" + (f", which fails with {where}: raise 'min' in 'dims'" if where else "")
+                f"mode {mode} by {before} and {after} of an axis of size {node.symbols.shown(size)}, "
+                f"allowed: at least {least}{remedy}"
             )
         # Positions of the copied elements; negative ones count from the end, as the size may be dynamic.
         first = {"reflect": range(before, 0, -1), "edge": [0] * before, "wrap": range(-before, 0)}
