@@ -12,12 +12,38 @@ import numpy as np
 import numpy.typing as npt
 import tvm
 from kiln.graph.bindings import operator
-from tvm import relax
+from tvm import relax, s_tir, tirx
+from tvm.tirx import compilation_pipeline
 
 Array = npt.NDArray[Any]
 Body = Callable[..., Any]
 # Compiles the references by TVM itself, of small tensors: LLVM's optimisations would take most of their time.
 PLAIN = tvm.target.Target({"kind": "llvm", "opt-level": 0})
+# TVM's passes without those that simplify, optimise or serve GPUs, by the name that `relax.build` takes.
+PLAIN_PIPELINE = "plain"
+# Kernels that check the shapes of their arguments are twice as long; here the callers are correct by construction.
+_UNCHECKED = {"tirx.disable_assert": True}
+
+
+def _plain_pipeline() -> tuple[Any, Any, Any]:
+    passes = [
+        s_tir.transform.LowerInitBlock(), s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(), s_tir.transform.LowerMatchBuffer(),
+        s_tir.transform.LowerOpaqueBlock(), tirx.transform.FlattenBuffer(),
+        tirx.transform.BF16ComputeLegalize(), tirx.transform.NarrowDataType(32),
+        tirx.transform.VectorizeLoop(False), tirx.transform.UnrollLoop(), tirx.transform.FP8ComputeLegalize(),
+        tirx.transform.AnnotateEntryFunc(), tirx.transform.SplitHostDevice(), tirx.transform.MakePackedAPI(),
+        tirx.transform.FP8StorageLegalize(), tirx.transform.BF16StorageLegalize(),
+    ]  # fmt: skip
+
+    @tvm.transform.module_pass(opt_level=0)
+    def pipeline(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
+        return tvm.transform.Sequential(passes)(mod)
+
+    return pipeline, compilation_pipeline.finalize_host_passes, compilation_pipeline.finalize_device_passes
+
+
+compilation_pipeline.register_tir_pipeline(PLAIN_PIPELINE, _plain_pipeline)
 
 
 def module(arguments: Sequence[tuple[Sequence[int], str]], body: Body) -> tvm.IRModule:
@@ -69,12 +95,14 @@ def _library(kernels: tvm.runtime.Module) -> tvm.runtime.Module:
 
 
 def virtual_machine(mod: tvm.IRModule) -> relax.VirtualMachine:
-    """A Relax module, compiled by TVM's default pipeline without optimisations."""
-    return relax.VirtualMachine(loaded(relax.build(mod, PLAIN)), tvm.cpu())
+    """A Relax module, compiled by TVM without optimisations."""
+    with tvm.transform.PassContext(config=_UNCHECKED):
+        built = relax.build(mod, PLAIN, tir_pipeline=PLAIN_PIPELINE)
+    return relax.VirtualMachine(loaded(built), tvm.cpu())
 
 
 def run_by_tvm(mod: tvm.IRModule, inputs: Sequence[Array]) -> list[Array]:
-    """The outputs of `main`, by TVM's default pipeline."""
+    """The outputs of `main`, computed by TVM's virtual machine."""
     machine = virtual_machine(mod)
     result = machine["main"](*[tvm.runtime.tensor(np.ascontiguousarray(value)) for value in inputs])
     return [result.numpy()] if isinstance(result, tvm.runtime.Tensor) else [item.numpy() for item in result]
