@@ -21,7 +21,7 @@ Body = Callable[..., Any]
 PLAIN = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 # TVM's passes without those that simplify, optimise or serve GPUs, by the name that `relax.build` takes.
 PLAIN_PIPELINE = "plain"
-# Kernels that check the shapes of their arguments are twice as long; here the callers are correct by construction.
+# Kernels that check the shapes of their arguments are twice as long. TVM derives the shapes itself.
 _UNCHECKED = {"tirx.disable_assert": True}
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from kiln.config import sizes
-from kiln.emit.objects import compile_all
+from kiln.emit import objects
 from kiln.graph.pipeline import simplify
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import lower, tvm_target
 from kiln.lower.schema import GridAndBlock, Step, TensorRecord
 from kiln.lower.steps import Steps
 from kiln.plan.lifetimes import root_of
@@ -25,17 +27,30 @@ class TooManyError(Exception):
     """A step counts more elements than the bound of a size allows."""
 
 
+def compile_unoptimised(functions: Mapping[str, Any], path: Path) -> None:
+    """Compile functions for x86_64 without LLVM's optimisations, which take most of the time.
+
+    For tests of graphs and of the order of steps. Those of the code of kernels optimise.
+    """
+    unoptimised = functools.partial(tvm_target, optimise=False)
+    with mock.patch.object(objects, "tvm_target", unoptimised):
+        objects.compile_object(dict(functions), runnable_alone("x86_64"), path)
+
+
 class Program:
     """The kernels of the ONNX file `path`, compiled for x86_64 and loaded into this process.
 
-    `dims`: the ranges of the dynamic dimensions.
+    `dims`: the ranges of the dynamic dimensions. `optimise`: by LLVM, too.
     """
 
-    def __init__(self, path: Path, dims: Dims | None = None) -> None:
+    def __init__(self, path: Path, dims: Dims | None = None, optimise: bool = False) -> None:
         mod, _ = imported(path, dims or {})
         self.steps = lower(simplify(mod), "m", runnable_alone("x86_64"), "pthread")
         target = path.with_suffix(".o")
-        compile_all(self.steps.functions, runnable_alone("x86_64"), target, "m", self.steps.kernels)
+        if optimise:
+            objects.compile_object(self.steps.functions, runnable_alone("x86_64"), target)
+        else:
+            compile_unoptimised(self.steps.functions, target)
         self.object = target
         self.library = loaded(target)
 

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from ai_edge_litert import schema_py_generated as schema
-from kiln.emit.objects import compile_object
 from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
@@ -21,7 +20,7 @@ from kiln.lower.steps import Steps
 from tflite_files import Node, Tensor, write_graph
 
 from .lowered import loaded, runnable_alone
-from .programs import execute
+from .programs import compile_unoptimised, execute
 
 Array = npt.NDArray[Any]
 OP = schema.BuiltinOperator
@@ -115,7 +114,7 @@ class BuiltFiles:
             module, _ = import_model(self.paths[name], options)
             self.steps[name] = lower(simplify(module), "m", target, "pthread")
             functions |= self.steps[name].functions
-        compile_object(functions, target, folder / "all.o")
+        compile_unoptimised(functions, folder / "all.o")
         self.library = loaded(folder / "all.o")
 
     def check(self, name: str, inputs: Sequence[Array]) -> None:

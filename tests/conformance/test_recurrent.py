@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from kiln.emit.objects import compile_all
 from kiln.errors import KilnError
 from kiln.golden.reference import open_reference
 from kiln.graph.pipeline import simplify
@@ -20,7 +19,7 @@ from kiln.lower.steps import Steps
 from symbolic import imported, write
 
 from .lowered import Compiled, close, loaded, runnable, runnable_alone
-from .programs import execute
+from .programs import compile_unoptimised, execute
 
 WIDTH, MOST = 5, 9
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -174,7 +173,7 @@ def program(number: int, request: pytest.FixtureRequest) -> Program:
 
 def _compiled(numbers: Iterable[int], folder: Path) -> dict[int, Program]:
     """Cases lowered and compiled as one library."""
-    functions, kernels, made = {}, {}, {}
+    functions, made = {}, {}
     for number in numbers:
         case = CASES[number]
         path = case.write(folder / f"{number}.onnx")
@@ -182,9 +181,8 @@ def _compiled(numbers: Iterable[int], folder: Path) -> dict[int, Program]:
         used = {n: r for n, r in dims.items() if not (case.length if n == "steps" else case.batch)}
         steps = lower(simplify(imported(path, used)[0]), "m", runnable_alone("x86_64"), "pthread")
         functions.update(steps.functions)
-        kernels.update({kernel.symbol: kernel for kernel in steps.kernels})
         made[number] = steps, path
-    compile_all(functions, runnable_alone("x86_64"), folder / "all.o", "m", list(kernels.values()))
+    compile_unoptimised(functions, folder / "all.o")
     library = loaded(folder / "all.o")
     return {number: (*found, library) for number, found in made.items()}
 

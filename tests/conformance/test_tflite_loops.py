@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
-from kiln.emit.objects import compile_object
 from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
@@ -19,7 +18,7 @@ from kiln.lower.pipeline import lower
 from tflite_graphs import TfliteFile
 
 from .lowered import loaded, runnable_alone
-from .programs import execute
+from .programs import compile_unoptimised, execute
 
 BUILTIN = schema.BuiltinOperator
 SUM, ADD, MUL = schema.ReducerOptionsT(), schema.AddOptionsT(), schema.MulOptionsT()
@@ -196,7 +195,7 @@ def test_loops_of_the_plan_compute_what_litert_does(tmp_path: Path) -> None:
         assert any(step.loop is not None for step in steps.steps)
         made.append((path, steps, runs))
     functions = {name: function for _, steps, _ in made for name, function in steps.functions.items()}
-    compile_object(functions, runnable_alone("x86_64"), tmp_path / "all.o")
+    compile_unoptimised(functions, tmp_path / "all.o")
     library = loaded(tmp_path / "all.o")
     for path, steps, runs in made:
         for inputs in runs:
@@ -233,7 +232,7 @@ def test_one_branch_of_an_if_runs(tmp_path: Path) -> None:
         file.model.subgraphs[-1].tensors[2] = held(file, "axis", np.zeros(1, "int32"))
     path = file.write(tmp_path / "m.tflite")
     steps = lower(simplify(import_model(path, ImportOptions("m"))[0]), "m", runnable_alone("x86_64"), "none")
-    compile_object(steps.functions, runnable_alone("x86_64"), tmp_path / "m.o")
+    compile_unoptimised(steps.functions, tmp_path / "m.o")
     library, ran = loaded(tmp_path / "m.o"), []
     x = np.random.default_rng(1).uniform(-2, 2, (2, 4)).astype("f4")
     for chosen in (True, False):

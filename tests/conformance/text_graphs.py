@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
-from kiln.emit.objects import compile_object, missing_symbols
+from kiln.emit.objects import missing_symbols
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import from_config
 from kiln.graph.pipeline import simplify
@@ -20,7 +20,7 @@ from kiln.lower.steps import Steps
 from symbolic import configuration, dynamic
 
 from .lowered import loaded, runnable_alone
-from .programs import execute
+from .programs import compile_unoptimised, execute
 
 Array = npt.NDArray[Any]
 HEADER = '<ir_version: 8, opset_import: ["" : {opset}]>\n'
@@ -58,7 +58,7 @@ class CompiledGraphs:
             module, _ = import_model(folder / f"{name}.onnx", options)
             self.steps[name] = lower(simplify(module), "m", target, "pthread")
             functions |= self.steps[name].functions
-        compile_object(functions, target, folder / "all.o")
+        compile_unoptimised(functions, folder / "all.o")
         assert not missing_symbols(folder / "all.o", target)
         self.library = loaded(folder / "all.o")
         self._sessions: dict[str, Any] = {}

@@ -91,7 +91,8 @@ def node() -> str:
     return path
 
 
-@pytest.mark.parametrize("storage", ["embedded", pytest.param("file", marks=pytest.mark.heavy)])
+@pytest.mark.heavy  # for WebAssembly zig builds a whole C library, for half a minute
+@pytest.mark.parametrize("storage", ["embedded", "file"])
 def test_a_package_in_node(storage: str, tmp_path: Path) -> None:
     """Dynamic and fixed shapes, wrong inputs, and a module that needs nothing of its surroundings."""
     project = Project(tmp_path)

@@ -19,7 +19,9 @@ def test_no_compiler_is_asked_for_this_very_processor() -> None:
 
 def without_target(text: str) -> list[int]:
     """Lines with commands of zig's compiler that name no target: it then takes the machine's features."""
-    found = []
+    found: list[int] = []
+    if "ziglang" not in text:
+        return found
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.List):
             continue

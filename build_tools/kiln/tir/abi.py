@@ -58,7 +58,6 @@ _AFTER_HOIST = [
     tirx.transform.UnrollLoop(),
     s_tir.transform.RenormalizeSplitPattern(),
     tirx.transform.StmtSimplify(),
-    tirx.transform.RemoveNoOp(),
     s_tir.transform.RewriteUnsafeSelect(),
     prim_func_pass(lambda func, *_: _safe_divisions(func), opt_level=0, name="SafeDivisions"),
     tirx.transform.CommonSubexprElim(),

@@ -74,11 +74,18 @@ def read_function(tree: ast.AST) -> Function:
 
 
 @cache
-def functions() -> list[Function]:
-    """The functions of the package, without those in the folder config."""
-    files = [path for path in PACKAGE.rglob("*.py") if PACKAGE / "config" not in path.parents]
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in files]
-    return [read_function(n) for tree in trees for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+def functions() -> dict[str, list[Function]]:
+    """The functions of the package, without those in the folder config, by each key that they may read."""
+    found: dict[str, list[Function]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        if PACKAGE / "config" in path.parents:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                function = read_function(node)
+                for key in function.texts | {attribute for _, attribute in function.reads}:
+                    found.setdefault(key, []).append(function)
+    return found
 
 
 def is_read(owner: str, parent: str, key: str, where: list[Function]) -> bool:
@@ -113,6 +120,6 @@ def test_every_key_is_read(section: type[BaseModel], name: str) -> None:
     unread = [
         (owner, key)
         for owner, parent, key in dict.fromkeys(keys(section, name))
-        if (owner, key) not in OWN and not is_read(owner, parent, key, functions())
+        if (owner, key) not in OWN and not is_read(owner, parent, key, functions().get(key, []))
     ]
     assert unread == []
