@@ -84,6 +84,16 @@ CASES: dict[str, Case] = {
         lambda x: op.mean(op.multiply(x, x), [1]),
         lambda x: (x.astype("f8") ** 2).mean(axis=1),
     ),
+    "sum_of_many_rows": one(
+        (300, 2, 500, 40),
+        lambda x: op.sum(op.multiply(x, x), [0, 2, 3]),
+        lambda x: (x.astype("f8") ** 2).sum(axis=(0, 2, 3)),
+    ),
+    "sum_of_long_rows": one(
+        (2, 2_000_003),
+        lambda x: op.sum(op.multiply(x, x), [1]),
+        lambda x: (x.astype("f8") ** 2).sum(axis=1),
+    ),
     "max_last": one((3, 37), lambda x: op.max(x, [1]), lambda x: x.max(axis=1), True),
     "min_middle": one((3, 37, 2), lambda x: op.min(x, [1]), lambda x: x.min(axis=1), True),
     "prod": one((3, 9), lambda x: op.prod(x, [1]), lambda x: x.prod(axis=1, dtype="f8")),

@@ -28,7 +28,7 @@ from kiln.kernels.cpu import interleave, reduced_loops, transposed
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.flat_nest import flattened
 from kiln.kernels.cpu.merged_axes import with_longer_rows
-from kiln.kernels.cpu.reduce import Partials, combines, term_of
+from kiln.kernels.cpu.reduce import combines, term_of
 from kiln.kernels.cpu.split_axes import with_split_axes
 from kiln.tir.builder import (
     Expr,
@@ -170,19 +170,15 @@ class _Writer:
 
     def across(self, bound: dict[Any, Expr]) -> None:
         """Emit one output whose last reduced axis is cut into vectors of partial results."""
-        nest = self.nest
-        *before, last = nest.reduced
-        term, length = term_of(nest), extent(last.dom.extent)
-        start = self._init(bound)
-        partial = Partials(
-            type(nest.value), str(nest.buffer.dtype), start, length, self.lanes, self.fused.ranges
+        term, last = term_of(self.nest), self.nest.reduced[-1]
+
+        def value(inner: dict[Any, Expr], position: Expr) -> Expr:
+            return self.fused.value(term, {**inner, last.var: position}, self.stop)
+
+        total = reduced_loops.along_lanes(
+            self.nest, bound, self._init(bound), value, self.lanes, self.fused.ranges
         )
-
-        def inside(inner: dict[Any, Expr]) -> None:
-            partial.sweep(lambda position: self.fused.value(term, {**inner, last.var: position}, self.stop))
-
-        reduced_loops.over(before, bound, inside)
-        self.store(bound, load(partial.total(), [int64(0)]))
+        self.store(bound, load(total, [int64(0)]))
 
 
 def _lanes_across(nest: Nest, lanes: int, expanded: Expanded, ranges: SymbolRanges) -> bool:

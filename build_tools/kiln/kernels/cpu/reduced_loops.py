@@ -13,15 +13,18 @@ from typing import Any
 
 from tvm import tirx
 
-from kiln.kernels.cpu.reduce import combines
+from kiln.kernels.cpu.reduce import Partials, combines
 from kiln.tir.builder import Expr, divide, int64, load, modulo, registers, serial, store, vector
 from kiln.tir.fused import Nest
-from kiln.tir.symbols import SymbolRanges, extent, is_dynamic
+from kiln.tir.symbols import Extent, SymbolRanges, extent, is_dynamic
 
 # A sum of fewer numbers is added one by one: its error is that of the numbers themselves.
 _LONG = 4096
 # Elements of a part of an axis; an axis of fewer than two parts is not cut.
 _PART = 512
+
+# Elements of a part of an axis that lanes run along: each lane adds hundreds, and so many parts are added.
+_SEGMENT = 16_384
 
 Bound = dict[Any, Expr]
 
@@ -94,3 +97,64 @@ def added_in_parts(
     if is_dynamic(rest) or rest:
         with serial(rest) as index:
             below(first + index, sums)
+
+
+def along_lanes(
+    nest: Nest,
+    bound: Bound,
+    start: Expr,
+    term: Callable[[Bound, Expr], Expr],
+    lanes: int,
+    ranges: SymbolRanges,
+) -> Any:
+    """Emit a reduction with lanes along the last reduced axis; return a register of one element.
+
+    `start`: the initial value. term(indices of the other axes, position on the last axis) is what is reduced.
+    """
+    *before, last = nest.reduced
+    operation, dtype, length = type(nest.value), str(nest.buffer.dtype), extent(last.dom.extent)
+    is_cut = ranges.greatest(length) >= 2 * _SEGMENT
+    if not is_long_sum(nest, ranges) or not (is_cut or before):
+        partial = Partials(operation, dtype, start, length, lanes, ranges)
+        over(before, bound, lambda inner: partial.sweep(lambda position: term(inner, position)))
+        return partial.total()
+    total, only = registers([1], dtype), [int64(0)]
+    store(total, only, start)
+
+    def add(size: Extent, emit: Callable[[Partials], None]) -> None:
+        partial = Partials(operation, dtype, tirx.const(0, dtype), size, lanes, ranges)
+        emit(partial)
+        store(total, only, load(total, only) + load(partial.total(), only))
+
+    def cut(inner: Bound) -> None:
+        def segment(first: Expr, size: Extent) -> None:
+            add(size, lambda partial: partial.sweep(lambda position: term(inner, first + position)))
+
+        _in_segments(length, _SEGMENT, segment)
+
+    def whole(outer: Bound) -> None:
+        def rows(first: Expr, count: Extent) -> None:
+            def emit(partial: Partials) -> None:
+                with serial(count) as index:
+                    row = {**outer, before[-1].var: first + index}
+                    partial.sweep(lambda position: term(row, position))
+
+            add(length, emit)
+
+        _in_segments(extent(before[-1].dom.extent), _PART, rows)
+
+    if is_cut:
+        over(before, bound, cut)
+    else:
+        over(before[:-1], bound, whole)
+    return total
+
+
+def _in_segments(length: Extent, size: int, visit: Callable[[Expr, Extent], None]) -> None:
+    """Call visit(first, length) for each part of `size` elements of an axis of `length`, and for the rest."""
+    if is_dynamic(length) or length >= size:
+        with serial(divide(length, size) if is_dynamic(length) else length // size) as number:
+            visit(number * int64(size), size)
+    rest = modulo(length, size) if is_dynamic(length) else length % size
+    if is_dynamic(rest) or rest:
+        visit(length - rest if is_dynamic(length) else int64(length - rest), rest)
