@@ -19,6 +19,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from kiln.command_line.checked_output import checked
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 
@@ -299,4 +300,4 @@ def _numbers(text: str) -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(checked(main))

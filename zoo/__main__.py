@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from kiln.command_line.checked_output import checked
 from kiln.errors import KilnError
 
 from zoo import environment, table
@@ -100,4 +101,4 @@ def _list(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(checked(main))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 
@@ -54,3 +55,21 @@ class CheckedOutput(io.TextIOBase):
         if self._error is None or self._error.errno == errno.EPIPE:
             return None
         return str(self._error.strerror or self._error)
+
+
+def checked(main: Callable[[], int]) -> int:
+    """Run `main`, and return its exit status; 2, after one line on stderr, if lines on stdout were lost.
+
+    For programs of argparse, which ignores that its help could not be written.
+    """
+    sys.stdout = output = CheckedOutput(sys.stdout)
+    status: object
+    try:
+        status = main()
+    except SystemExit as end:
+        status = end.code or 0
+    lost = output.lost()
+    if lost is not None and status == 0:
+        print(f"kiln: error: stdout: cannot write: {lost}", file=sys.stderr)
+        status = 2
+    return status if isinstance(status, int) else 2

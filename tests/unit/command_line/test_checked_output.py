@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import io
 import subprocess
@@ -9,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kiln.command_line.checked_output import CheckedOutput
+from kiln.command_line.checked_output import CheckedOutput, checked
 from kiln.command_line.own_process import kiln_program
 
 
@@ -49,3 +50,24 @@ def test_what_is_lost(number: int, lost: str | None) -> None:
     assert output.lost() == lost
     assert stream.getvalue() == ("first\n" if number else "first\nsecond\n")
     assert CheckedOutput(sys.__stdout__ or stream).isatty() in (False, True)
+
+
+def test_help_that_is_lost_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of `./kiln bench -h > /dev/full`."""
+
+    def main() -> int:
+        argparse.ArgumentParser().parse_args(["-h"])
+        raise AssertionError("unreachable: the parser ends the program")
+
+    for number, status, said in (
+        (0, 0, ""),
+        (errno.EPIPE, 0, ""),
+        (errno.ENOSPC, 2, "kiln: error: stdout: cannot write: reason\n"),
+    ):
+        stream = Failing()
+        stream.number = number
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert checked(main) == status
+        assert capsys.readouterr().err == said
