@@ -88,6 +88,38 @@ def unet() -> Made:
     return UNet(), {"image": torch.randn(1, 3, 64, 48)}
 
 
+def _volume(a: int, b: int, stride: int) -> Any:
+    layers: list[Any] = []
+    for c, step in ((a, stride), (b, 1)):
+        layers += [nn.Conv3d(c, b, 3, step, 1), nn.InstanceNorm3d(b, affine=True), nn.LeakyReLU()]
+    return nn.Sequential(*layers)
+
+
+class VolumeUNet(nn.Module):
+    """A U-Net of volumes, such as scans: strided convolutions, instance norms over all voxels, skips."""
+
+    def __init__(self, c: tuple[int, ...] = (4, 8, 16)) -> None:
+        super().__init__()
+        self.down = nn.ModuleList(_volume(a, b, 1 + (a > 1)) for a, b in zip((1, *c), c, strict=False))
+        self.up = nn.ModuleList(nn.ConvTranspose3d(c[i + 1], c[i], 2, 2) for i in (1, 0))
+        self.join = nn.ModuleList(_volume(2 * c[i], c[i], 1) for i in (1, 0))
+        self.head = nn.Conv3d(c[0], 2, 1)
+
+    def forward(self, volume: Any) -> Any:
+        x, skips = volume, []
+        for block in self.down:
+            x = block(x)
+            skips.append(x)
+        for up, join, skip in zip(self.up, self.join, skips[-2::-1], strict=True):
+            x = join(torch.cat((skip, up(x)), 1))
+        return self.head(x)
+
+
+@entry("segmentation", {"volume": {2: "4*d", 3: "4*h", 4: "4*w"}}, {"d": (2, 8), "h": (2, 16), "w": (2, 16)})
+def volume_unet() -> Made:
+    return VolumeUNet(), {"volume": torch.randn(1, 1, 16, 32, 32)}
+
+
 class Unit(nn.Module):
     """A residual unit of DPT's decoder."""
 
