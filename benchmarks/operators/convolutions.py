@@ -54,6 +54,7 @@ _TABLE: list[tuple[str, int, int, tuple[int, ...], int, int, dict[str, Any]]] = 
     ("depthwise", 1, 5, (60, 60), 5, 3, {"group": 5}),
     ("depthwise", 4, 40, (14, 14), 40, 3, {"group": 40}),
     ("conv1d", 1, 1, (16000,), 32, 16, {"strides": [8]}),
+    ("conv1d", 1, 1, (16000,), 512, 10, {"strides": [5]}),
     ("conv1d", 1, 64, (1000,), 64, 3, {}),
     ("conv1d", 1, 80, (300,), 256, 3, {}),
     ("conv1d", 1, 128, (400,), 512, 1, {}),

@@ -10,7 +10,8 @@ channels, as around convolutions of lines and volumes.
 
 Requires convolutions of NHWC and HWIO. Guarantees: the same sums. Applies to float32 and constant kernels of
 1 x 1 without stride and padding, unless both numbers of channels of a group are so large that the packed
-weights of a convolution save more than the copies cost, or one is 1 as in a depthwise convolution.
+weights of a convolution save more than the copies cost, or one is 1 as in a depthwise convolution; and to
+kernels of few terms (lower/few_terms.py).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from kiln.graph.bindings import (
 )
 from kiln.graph.layout import CHANNELS_FIRST, UNARY
 from kiln.graph.reshapes import along_last, same_shape
+from kiln.lower import few_terms
 
 # Greatest product of both numbers of channels over their sum: operations of the convolution for each element
 # that is copied. Measured with AVX2 and AVX-512: as fast with 128 to 205, faster below.
@@ -106,10 +108,12 @@ def _of_convolution(
 ) -> _PixelConvolution | None:
     """The chain that begins with the conv2d `call`; None where it does not apply."""
     attrs, kernel = call.attrs, constant(call.args[1])
-    if kernel is None or kernel.shape[:2] != (1, 1) or kernel.dtype != np.float32:
+    if kernel is None or kernel.dtype != np.float32:
         return None
     if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NHWC", "HWIO"):
         return None
+    if kernel.shape[:2] != (1, 1):
+        return _of_few_terms(rewriter, call, kernel, elementwise)
     if any(integers(attrs.padding)) or {*integers(attrs.strides)} != {1}:
         return None
     groups = int(attrs.groups)
@@ -119,14 +123,37 @@ def _of_convolution(
     weights = kernel.T.reshape((*([groups] if groups > 1 else []), after, before))
     if {str(call.ty.dtype), str(call.args[0].ty.dtype)} != {"float32"}:
         return None
-    data = call.args[0]
+    data = _channels_first(rewriter, call.args[0])
+    return None if data is None else _PixelConvolution(data, weights, elementwise)
+
+
+def _channels_first(rewriter: CallRewriter, data: Any) -> Any | None:
+    """The tensor (N, C, …) whose transpose, perhaps reshaped, is `data`; None where there is none."""
     while operator(definition := rewriter.definition(data)) == "relax.reshape":
         if not _keeps_ends(definition.args[0], data):
             return None
         data = definition.args[0]
     if operator(definition) != "relax.permute_dims" or not _moves_channels_last(definition):
         return None
-    return _PixelConvolution(definition.args[0], weights, elementwise)
+    return definition.args[0]
+
+
+def _of_few_terms(
+    rewriter: CallRewriter, call: Any, kernel: Array, elementwise: list[tuple[Any, int]]
+) -> _PixelConvolution | None:
+    """The chain that begins with the conv2d `call` of few terms (lower/few_terms.py); None for others."""
+    floats = {str(call.ty.dtype), str(call.args[0].ty.dtype)} == {"float32"}
+    if not floats or not few_terms.suits(kernel, call):
+        return None
+    batch, height, width, channels = shape_of(call.args[0])
+    data = call.args[0] if channels == 1 else _channels_first(rewriter, call.args[0])
+    if data is None:
+        return None
+    image = relax.ShapeExpr([batch, channels, height, width])
+    rows, weights = few_terms.rows_of_terms(
+        rewriter, rewriter.emit(relax.op.reshape(data, image)), kernel, call
+    )
+    return _PixelConvolution(rows, weights, elementwise)
 
 
 def _moves_channels_last(transpose: Any) -> bool:
