@@ -26,8 +26,10 @@ def combinations(segments: Mapping[str, Segment], used: Collection[str]) -> Iter
     return (dict(zip(keys, sizes, strict=True)) for sizes in itertools.product(*ranges))
 
 
-def elements_above(segments: Mapping[str, Segment], shape: Sequence[SizeExpr], limit: int) -> int | None:
-    """The most elements of a shape for any sizes of the dimensions; None: at most `limit`.
+def elements_above(
+    segments: Mapping[str, Segment], shape: Sequence[SizeExpr], limit: int | None
+) -> int | None:
+    """The most elements of a shape for any sizes of the dimensions; None: at most `limit`, if there is one.
 
     A shape that need not be greatest where its dimensions are, as with a remainder, is bounded from above.
     Where the bound exceeds the limit, the shape is tried with all sizes, if those are at most MOST_TRIED.
@@ -39,7 +41,7 @@ def elements_above(segments: Mapping[str, Segment], shape: Sequence[SizeExpr], l
     else:
         box = {name: (segment.min, segment.max) for name, segment in segments.items()}
         most = math.prod(max(bounds(size, box)[1], 0) for size in shape)
-        if most > limit:
+        if limit is None or most > limit:
             tried = combinations(segments, set().union(*map(names, shape))) or ()
             most = max((math.prod(evaluate(size, sizes) for size in shape) for sizes in tried), default=most)
-    return most if most > limit else None
+    return most if limit is None or most > limit else None

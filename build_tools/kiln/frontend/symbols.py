@@ -264,7 +264,7 @@ class Symbols(SizeComparisons):
         for tried in trials:
             yield tried, evaluate(sides[0], tried), evaluate(sides[1], tried)
 
-    def greatest(self, extents: Sequence[Extent], above: int = -1) -> int | None:
+    def greatest(self, extents: Sequence[Extent], above: int | None = None) -> int | None:
         """The most elements of a shape for any sizes of the dimensions; None: unknown, or at most `above`."""
         try:
             return elements_above(self._parts, [self.size(extent) for extent in extents], above)
