@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import TextIO
@@ -48,6 +49,10 @@ class CheckedOutput(io.TextIOBase):
             self._error = self._error or error
             raise
 
+    def has_failed_with(self, error: OSError) -> bool:
+        """Whether `error` is the first error of writing."""
+        return error is self._error
+
     def lost(self) -> str | None:
         """Why lines were lost; None: none were, or their reader has ended (`kiln … | head -1`)."""
         with contextlib.suppress(OSError, ValueError):
@@ -60,15 +65,23 @@ class CheckedOutput(io.TextIOBase):
 def checked(main: Callable[[], int]) -> int:
     """Run `main`, and return its exit status; 2, after one line on stderr, if lines on stdout were lost.
 
-    For programs of argparse, which ignores that its help could not be written.
+    For programs of argparse: whether it ignores that its help could not be written, or raises the error,
+    depends on the version of Python.
     """
     sys.stdout = output = CheckedOutput(sys.stdout)
-    status: object
+    status: object = 0
     try:
         status = main()
     except SystemExit as end:
         status = end.code or 0
+    except OSError as error:
+        if not output.has_failed_with(error):
+            raise
     lost = output.lost()
+    if lost is not None:
+        # What is still in the buffer would be written when the process ends, and fail once more.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
     if lost is not None and status == 0:
         print(f"kiln: error: stdout: cannot write: {lost}", file=sys.stderr)
         status = 2
