@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import io
 import json
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from kiln import limits, unforeseen
 from kiln.command_line import listing
 from kiln.command_line.answer import AnswerPart, CommandAnswer, Reply, error_of
 from kiln.command_line.arguments import Command, completion, model_of, parse
-from kiln.command_line.checked_output import CheckedOutput
+from kiln.command_line.checked_output import CheckedOutput, drop_output
 from kiln.errors import INTERRUPTED, KilnError
 from kiln.paths import data_file
 
@@ -70,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _reader_has_ended() -> int:
     """Let the process end without writing what is still in the buffer of stdout; returns the status."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    drop_output()
     return 2
 
 

@@ -62,6 +62,11 @@ class CheckedOutput(io.TextIOBase):
         return str(self._error.strerror or self._error)
 
 
+def drop_output() -> None:
+    """Let the process end without writing what is still in the buffer of stdout, which would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def checked(main: Callable[[], int]) -> int:
     """Run `main`, and return its exit status; 2, after one line on stderr, if lines on stdout were lost.
 
@@ -79,9 +84,8 @@ def checked(main: Callable[[], int]) -> int:
             raise
     lost = output.lost()
     if lost is not None:
-        # What is still in the buffer would be written when the process ends, and fail once more.
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
+        with contextlib.suppress(OSError):  # a stream without a descriptor
+            drop_output()
     if lost is not None and status == 0:
         print(f"kiln: error: stdout: cannot write: {lost}", file=sys.stderr)
         status = 2

@@ -27,7 +27,7 @@ def suits(kernel: Array, call: Any) -> bool:
     They are for convolutions without padding and groups, of fixed sizes.
     """
     attrs, terms = call.attrs, math.prod(kernel.shape[:3])
-    if int(attrs.groups) != 1 or any(integers(attrs.padding)) or kernel.dtype != np.float32:
+    if int(attrs.groups) != 1 or any(integers(attrs.padding)):
         return False
     if not all(isinstance(size, int) for size in [*shape_of(call), *shape_of(call.args[0])]):
         return False
@@ -44,5 +44,6 @@ def rows_of_terms(rewriter: CallRewriter, x: Any, kernel: Array, call: Any) -> t
             first = [i * dilation[0], j * dilation[1]]
             ends = [at + (size - 1) * step + 1 for at, size, step in zip(first, sizes, strides, strict=True)]
             rows.append(rewriter.emit(relax.op.strided_slice(x, [2, 3], first, ends, strides)))
-    joined = rows[0] if len(rows) == 1 else rewriter.emit(relax.op.concat(rows, 1))
-    return joined, np.ascontiguousarray(kernel.reshape(-1, kernel.shape[3]).T)
+    return rewriter.emit(relax.op.concat(rows, 1)), np.ascontiguousarray(
+        kernel.reshape(-1, kernel.shape[3]).T
+    )

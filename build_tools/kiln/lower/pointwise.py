@@ -112,6 +112,8 @@ def _of_convolution(
         return None
     if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NHWC", "HWIO"):
         return None
+    if {str(call.ty.dtype), str(call.args[0].ty.dtype)} != {"float32"}:
+        return None
     if kernel.shape[:2] != (1, 1):
         return _of_few_terms(rewriter, call, kernel, elementwise)
     if any(integers(attrs.padding)) or {*integers(attrs.strides)} != {1}:
@@ -121,8 +123,6 @@ def _of_convolution(
     if before * after > _MOST_PRODUCTS * (before + after) or (groups > 1 and min(before, after) == 1):
         return None
     weights = kernel.T.reshape((*([groups] if groups > 1 else []), after, before))
-    if {str(call.ty.dtype), str(call.args[0].ty.dtype)} != {"float32"}:
-        return None
     data = _channels_first(rewriter, call.args[0])
     return None if data is None else _PixelConvolution(data, weights, elementwise)
 
@@ -142,8 +142,7 @@ def _of_few_terms(
     rewriter: CallRewriter, call: Any, kernel: Array, elementwise: list[tuple[Any, int]]
 ) -> _PixelConvolution | None:
     """The chain that begins with the conv2d `call` of few terms (lower/few_terms.py); None for others."""
-    floats = {str(call.ty.dtype), str(call.args[0].ty.dtype)} == {"float32"}
-    if not floats or not few_terms.suits(kernel, call):
+    if not few_terms.suits(kernel, call):
         return None
     batch, height, width, channels = shape_of(call.args[0])
     data = call.args[0] if channels == 1 else _channels_first(rewriter, call.args[0])

@@ -83,20 +83,21 @@ def added_in_parts(
         with serial(size) as index:
             part(lambda partial: below(index, partial))
         return
-    rest, first = size, int64(0)
+
+    def loop(first: Expr, count: Extent, register: Any) -> None:
+        with serial(count) as index:
+            below(first + index, register)
+
+    def segment(first: Expr, count: Extent) -> None:
+        if isinstance(count, int) and count == _PART:
+            part(lambda partial: loop(first, count, partial))
+        else:  # the rest
+            loop(first, count, sums)
+
     if ranges.greatest(size) >= 2 * _PART:
-        with serial(divide(size, _PART) if is_dynamic(size) else size // _PART) as number:
-
-            def block(partial: Any) -> None:
-                with serial(_PART) as index:
-                    below(number * int64(_PART) + index, partial)
-
-            part(block)
-        rest = modulo(size, _PART) if is_dynamic(size) else size % _PART
-        first = size - rest if is_dynamic(size) else int64(size - rest)
-    if is_dynamic(rest) or rest:
-        with serial(rest) as index:
-            below(first + index, sums)
+        _in_segments(size, _PART, segment)
+    else:
+        loop(int64(0), size, sums)
 
 
 def along_lanes(
