@@ -121,6 +121,10 @@ def test_wrong_calls_are_one_line_before_anything_is_built(project: Project) -> 
         (("model=one.onnx", "joint"), "joint: at least two models expected: model=a,b"),
         (("model=one.onnx,two.onnx", "joint", "name=one"), "option 'name': 'one' is one of the models"),
         (("model=one.onnx,two.onnx", "joint", "name=a-b"), "option 'name': 'a-b' cannot name a C function"),
+        (
+            ("model=one.onnx,two.onnx", "joint", "name=jn"),
+            "option 'name': 'jn' is a word of C, a function of",
+        ),
         (("model=one.onnx,two.onnx", "name=pair"), "option 'name' is for the goal joint"),
         (("model=one.onnx,two.onnx", "joint", "package=zephyr"), "for which Kiln makes no package"),
         (

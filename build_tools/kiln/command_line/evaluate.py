@@ -15,6 +15,7 @@ from rich.table import Table
 
 from kiln.arrays import Array
 from kiln.command_line.build import build
+from kiln.command_line.model_files import graph_file
 from kiln.command_line.outputs import save_npz, writable
 from kiln.command_line.quantise.search import snr_db
 from kiln.command_line.running import Destination, running
@@ -24,10 +25,10 @@ from kiln.config.interface import Interface, StateRecord
 from kiln.config.records import read
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError
-from kiln.golden.reference import Reference, open_reference
+from kiln.golden.reference import open_reference
 from kiln.golden.sequence import SequenceReference, file_input_shapes
 from kiln.manifest import Manifest, ManifestPort, read_manifest
-from kiln.sources import fetch
+from kiln.scratch import scratch_folder
 
 _MOST = 20  # disagreements that are printed
 
@@ -92,13 +93,8 @@ def evaluate(
     inputs = [[run[name] for name in names] for run in samples.runs]
     with running(folder, destination) as bundle:
         got = bundle.outputs(inputs, runs=len(inputs) if manifest["states"] else 1)
-    source = fetch(model.source)
-    if manifest["states"]:
-        states = read(Interface, built.interface).states
-        reference = _stateful_reference(model, source, states, inputs)
-    else:
-        reference = open_reference(source, model.golden.reference)
-    want = [reference.run(run) for run in inputs]
+    states = read(Interface, built.interface).states if manifest["states"] else []
+    want = _reference_outputs(model, states, samples, names)
     if outputs is not None:
         arrays = {
             entry["name"]: np.stack([run[index] for run in got])
@@ -108,12 +104,22 @@ def evaluate(
     return _figures(samples, _scores_index(model, manifest), got, want)
 
 
-def _stateful_reference(
-    model: Model, source: Path, states: Sequence[StateRecord], inputs: Sequence[Sequence[Array]]
-) -> Reference:
-    """The reference of a model with state: each run begins with the state that the run before has left."""
-    shapes = file_input_shapes([value.shape for value in inputs[0]], states)
-    return SequenceReference(open_reference(source, model.golden.reference, shapes), states)
+def _reference_outputs(
+    model: Model, states: Sequence[StateRecord], samples: Samples, names: Sequence[str]
+) -> list[list[Array]]:
+    """The reference's outputs for each sample; with `states`, each run begins with what the run before left.
+
+    `names`: of the inputs in the order of the bundle, which is that of the model's file.
+    """
+    with scratch_folder("evaluate") as scratch:
+        source = graph_file(model, Path(scratch))
+        first = [samples.runs[0][name].shape for name in names]
+        reference = open_reference(
+            source, model.golden.reference, file_input_shapes(first, states) if states else ()
+        )
+        if states:
+            reference = SequenceReference(reference, states)
+        return samples.outputs(reference, names, range(len(samples.runs)))
 
 
 def _read_samples(model: Model, data: Path, ports: Sequence[SamplePort]) -> Samples:
@@ -146,7 +152,7 @@ def _figures(
     ours = np.stack([run[index].ravel().astype(np.float64) for run in got])
     theirs = np.stack([run[index].ravel().astype(np.float64) for run in want])
     labels = samples.labels
-    check_labels(labels, ours.shape[1])
+    check_labels(samples, ours.shape[1])
     answers, expected = ours.argmax(1), theirs.argmax(1)
     differing = [
         Disagreement(

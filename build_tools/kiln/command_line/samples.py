@@ -13,7 +13,9 @@ import numpy as np
 
 from kiln.arrays import Array
 from kiln.config import Model
+from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
+from kiln.golden.reference import CannotRunError, Reference
 from kiln.sources.npy import load_npz
 
 LABELS = "labels"
@@ -25,26 +27,47 @@ _ENOUGH_SAMPLES = 16  # samples below which ranges of activations are hardly kno
 class SamplePort:
     """An input of the model: name, element type, and shape; None stands for a dynamic size.
 
-    `quant`: scale and zero point of a quantised input.
+    `quant`: scale and zero point of a quantised input. `declared`: the shape with the file's own names of
+    dynamic sizes, as size expressions; None where it is not known.
     """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...]
     quant: tuple[float, int] | None = None
+    declared: Sequence[SizeExpr | None] | None = None
 
 
 @dataclass(frozen=True)
 class Samples:
     """Inputs of runs, by name, and where known the class of each; `warning` describes weak calibration data.
 
-    `names`: the files of the samples, empty for arrays.
+    `names`: the files of the samples, empty for arrays. `path`: the file or folder of all samples; None for
+    golden inputs.
     """
 
     runs: Sequence[Mapping[str, Array]]
     labels: Array | None = None
     warning: str = ""
     names: Sequence[str] = ()
+    path: Path | None = None
+
+    def outputs(
+        self, reference: Reference, inputs: Sequence[str], chosen: Sequence[int]
+    ) -> list[list[Array]]:
+        """The outputs of `reference`, whose inputs are called `inputs`, for the samples numbered `chosen`.
+
+        Raises KilnError for a sample that the model cannot compute, as with an index outside a table.
+        """
+        results = []
+        for number in chosen:
+            try:
+                results.append(reference.run([self.runs[number][name] for name in inputs]))
+            except CannotRunError as error:
+                where = f"golden input {number}" if self.path is None else f"{self.path}: sample {number}"
+                advice = f": {error.advice}" if self.path is None else ""
+                raise KilnError(f"{where}: {error.reason}{advice}") from error
+        return results
 
 
 def samples_from_npz(path: Path, ports: Sequence[SamplePort]) -> Samples:
@@ -78,13 +101,14 @@ def samples_from_npz(path: Path, ports: Sequence[SamplePort]) -> Samples:
     constant = [name for name in names if arrays[name].dtype.kind == "f" and np.ptp(arrays[name]) == 0]
     flat = f"'{constant[0]}' is the same number everywhere: no range follows from it" if constant else ""
     warning = "; ".join(text for text in (flat, _few_samples_warning(len(runs))) if text)
-    return Samples(runs, None if labels is None else labels.ravel(), warning)
+    return Samples(runs, None if labels is None else labels.ravel(), warning, path=path)
 
 
-def check_labels(labels: Array | None, scores: int) -> None:
+def check_labels(samples: Samples, scores: int) -> None:
     """Raise KilnError for a label that is not the number of one of the `scores` of an output."""
+    labels = samples.labels
     if labels is not None and int(labels.max(initial=0)) >= scores:
-        raise KilnError(f"label {int(labels.max())}: the output has {scores} scores")
+        raise KilnError(f"{samples.path}: label {int(labels.max())}: the output has {scores} scores")
 
 
 def _split(path: Path, port: SamplePort, array: Array) -> list[Array]:
@@ -95,10 +119,10 @@ def _split(path: Path, port: SamplePort, array: Array) -> list[Array]:
         raise KilnError(f"{path}: '{port.name}' has NaN or infinite values")
     rank, batch = len(port.shape), port.shape[0] if port.shape else None
     if array.ndim == rank + 1 and _fits(array.shape[1:], port.shape):
-        samples = list(array)
+        samples = [np.asarray(value) for value in array]  # of a scalar input, too
     elif array.ndim == rank and rank and _fits(array.shape[1:], port.shape[1:]):
         size = batch or 1
-        if not array.shape[0] or array.shape[0] % size:
+        if array.shape[0] % size:
             raise KilnError(
                 f"{path}: '{port.name}' has {array.shape[0]} rows, allowed are multiples of {size}"
             )
@@ -143,7 +167,7 @@ def samples_from_images(path: Path, model: Model, ports: Sequence[SamplePort]) -
     names = [str(file) for file, _ in listed]
     classes = [label for _, label in listed]
     labels = None if None in classes else _class_numbers(path, model, [str(label) for label in classes])
-    return Samples(runs, labels, _few_samples_warning(len(runs)), names)
+    return Samples(runs, labels, _few_samples_warning(len(runs)), names, path)
 
 
 def _images_in_folder(folder: Path) -> list[tuple[Path, str | None]]:

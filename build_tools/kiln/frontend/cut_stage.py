@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json
 from kiln.frontend.onnx.cut import cut
@@ -15,12 +19,18 @@ def run(args: CutStage) -> None:
     """Write the part of --source that the key `cut` of the model describes. Raises KilnError as `cut`."""
     cut_key = read_json(args.config)["cut"]
     try:
-        if args.source.suffix == ".tflite":
-            read_tflite(args.source)
-            content = with_signature(args.source, args.source.read_bytes(), cut_key["signature"])
-        else:
-            model = cut(args.source, read_onnx(args.source, ports=False), cut_key)
-            content = model.SerializeToString(deterministic=True)
+        content = part_of(args.source, cut_key)
     except KilnError as error:
         raise KilnError(str(error).replace(str(args.source), args.called or str(args.source))) from error
     atomic_write(args.out, content)
+
+
+def part_of(source: Path, section: Mapping[str, Any]) -> bytes:
+    """The content of a file with the part of the ONNX or TFLite file `source` that `section`, the key `cut`
+    of the model, describes. Raises KilnError as `cut`."""
+    if source.suffix.lower() == ".tflite":
+        read_tflite(source)
+        return with_signature(source, source.read_bytes(), section["signature"])
+    model = cut(source, read_onnx(source, ports=False), section)
+    content: bytes = model.SerializeToString(deterministic=True)
+    return content

@@ -164,7 +164,7 @@ def _check_elements(where: str, name: str, shape: Sequence[SizeExpr], options: I
         )
 
 
-def _key_of(symbol: str) -> str:
+def key_of(symbol: str) -> str:
     """The key in `dims` for a name in a model file: n for `N`, seq_len for `seq len`, empty for `?`."""
     return re.sub(r"^[0-9_]+|_+$", "", re.sub("[^a-z0-9_]+", "_", symbol.lower()))
 
@@ -178,7 +178,7 @@ def check_keys(where: str, shapes: Mapping[str, Sequence[SizeExpr | None] | None
     for name, shape in shapes.items():
         for size in shape or ():
             for symbol in sorted(sizes.names(size)) if size is not None else ():
-                key = _key_of(symbol)
+                key = key_of(symbol)
                 namesake, first = symbol_of_key.setdefault(key, (symbol, name))
                 if key and namesake != symbol:
                     raise KilnError(
@@ -202,7 +202,7 @@ def check_ranges(
             symbols = [None] if size is None else sorted(sizes.names(size))
             for symbol in [symbol for symbol in symbols if _dim_of(symbol, options) is None]:
                 axes.setdefault(name, []).append(f"axis {axis}" + (f" ('{symbol}')" if symbol else ""))
-                keys[_key_of(symbol or "")] = None
+                keys[key_of(symbol or "")] = None
     count = sum(map(len, axes.values()))
     if count < 2:
         return
@@ -218,7 +218,7 @@ def check_ranges(
 
 def _dim_of(symbol: str | None, options: ImportOptions) -> DimRange | None:
     """The dimension of a name in a model file; None where it has none."""
-    return options.dims.get(symbol or "") or options.dims.get(_key_of(symbol or ""))
+    return options.dims.get(symbol or "") or options.dims.get(key_of(symbol or ""))
 
 
 def _dim(where: str, name: str, axis: int, symbol: str | None, options: ImportOptions) -> int | str:
@@ -227,7 +227,7 @@ def _dim(where: str, name: str, axis: int, symbol: str | None, options: ImportOp
     Raises KilnError for a symbol without a dimension, and for a dimension that has no single size.
     """
     shown = f" ('{symbol}')" if symbol else ""
-    key, dim = _key_of(symbol or ""), _dim_of(symbol, options)
+    key, dim = key_of(symbol or ""), _dim_of(symbol, options)
     if dim is None:
         raise KilnError(
             f"{where}: input '{name}' axis {axis}{shown} is dynamic and has no range; give its size with "

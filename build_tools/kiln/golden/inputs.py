@@ -110,7 +110,7 @@ def _draw(spec: RandomInput | NormalInput, entry: PortRecord, generator: np.rand
         low, high = _float_or(spec.low, -1.0), _float_or(spec.high, 1.0)
         values = low + (high - low) * generator.random(shape)
     elif dtype.kind == "b":
-        return generator.random(shape) < 0.5
+        return np.asarray(generator.random(shape) < 0.5)
     else:
         info = np.iinfo(dtype.str)
         # Wide integers are mostly indices or lengths: without bounds only 0 and 1 are drawn.
@@ -120,7 +120,7 @@ def _draw(spec: RandomInput | NormalInput, entry: PortRecord, generator: np.rand
     if dtype.kind in "iu":
         info = np.iinfo(dtype.str)
         values = np.clip(np.rint(values), info.min, info.max)
-    return values.astype(dtype)
+    return np.asarray(values).astype(dtype)  # of a scalar input, too
 
 
 def _float_or(value: float | None, default: float) -> float:

@@ -65,6 +65,15 @@ def _coarsest(precisions: Sequence[str]) -> str | None:
     return next((name for name in ("bf16", "fp16") if name in precisions), None)
 
 
+class CannotRunError(KilnError):
+    """A reference cannot run a model on some inputs. `advice`: what helps if the inputs are golden."""
+
+    def __init__(self, path: str, reason: str, advice: str) -> None:
+        super().__init__(f"{path}: {reason}: {advice}")
+        self.reason = reason
+        self.advice = advice
+
+
 class Reference:
     """One model in a reference runtime.
 
@@ -88,10 +97,10 @@ class Reference:
             text = _reason(error).rstrip(". ")
             shapes = ", ".join(str(list(np.shape(value))) for value in inputs)
             dims = "allow in 'dims' only sizes that the model can have, and " if self.has_open_sizes else ""
-            raise KilnError(
-                f"{self.path}: the reference, {self.about['name']}, cannot run it: {text}; its inputs were "
-                f"of {shapes}: {dims}if it cannot compute with random numbers, give other inputs with "
-                "the key 'golden'"
+            raise CannotRunError(
+                f"{self.path}",
+                f"the reference, {self.about['name']}, cannot run it: {text}; its inputs were of {shapes}",
+                f"{dims}if it cannot compute with random numbers, give other inputs with the key 'golden'",
             ) from error
 
     def _run(self, inputs: Sequence[Array]) -> list[Array]:

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kiln.config.interface import Interface, StateRecord
 from kiln.config.records import read
 from kiln.config.slice_records import PrecisionConfig
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.golden.compare import compare, limits_for, read_tensor
 from kiln.golden.schema import GoldenEntry, read_golden
+from kiln.params.states import initial_value
 from kiln.stages.model import PrecisionStage
 
 
@@ -29,6 +31,7 @@ def run(args: PrecisionStage) -> None:
     precision, weights = config.precision, config.weights
     tolerance = read_json(args.tolerance)["tolerance"]
     golden = read_golden(args.golden)
+    states = read(Interface, args.interface).states
     names: list[str | None] = [bucket.name for bucket in golden.buckets or []] or [None]
     vectors: list[dict[str, Any]] = []
     failed = None
@@ -37,7 +40,7 @@ def run(args: PrecisionStage) -> None:
         bucket_vectors = [vector for vector in golden.vectors if vector.bucket == name]
         try:
             vectors += _errors_of_vectors(
-                source, precision, args.golden, bucket_vectors, tolerance, not_finite
+                source, precision, args.golden, bucket_vectors, tolerance, not_finite, states
             )
         except Exception as error:  # TVM's own classes; only the figures are missing, the bundle is complete
             failed = (str(error).strip().splitlines() or [type(error).__name__])[-1]
@@ -95,9 +98,11 @@ def _errors_of_vectors(
     vectors: Sequence[GoldenEntry],
     tolerance: Mapping[str, Any],
     not_finite: Counter[str],
+    states: Sequence[StateRecord],
 ) -> list[dict[str, Any]]:
     """Entries of precision.json for `vectors` of one bucket; `source`: the folder of the bucket's module.
 
+    `states`: values that runs leave for the next of a sequence: the last inputs and outputs of the module.
     Adds to `not_finite` the counts of the Evaluator.
     """
     from kiln.graph.bindings import operator
@@ -120,14 +125,17 @@ def _errors_of_vectors(
                     "give it a body in Relax or TIR"
                 )
     evaluator = Evaluator(module, params)
-    rows = []
+    rows, kept = [], [initial_value(state) for state in states]
     for vector in vectors:
+        if not vector.run:  # the first of a sequence
+            kept = [initial_value(state) for state in states]
         inputs, expected_values = (
             [read_tensor(folder / port.file, port.dtype, port.shape) for port in side]
             for side in (vector.inputs, vector.outputs)
         )
         outputs = []
-        results = evaluator.run(inputs, vector.dims)
+        results = evaluator.run([*inputs, *kept], vector.dims)
+        results, kept = results[: len(expected_values)], results[len(expected_values) :]
         for port, result, expected in zip(vector.outputs, results, expected_values, strict=True):
             comparison = compare(result, expected, limits_for(tolerance, port.name), port.quantised)
             error = comparison.error if math.isfinite(comparison.error) else None

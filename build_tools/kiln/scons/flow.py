@@ -155,6 +155,7 @@ def declare_precision(unit: ModelBuild, importing: Graphs, vectors: Path) -> Pat
         of_model.PrecisionStage(
             sources=tuple(importing.folders),
             golden=vectors,
+            interface=importing.interface,
             config=unit.slice("precision"),
             tolerance=unit.slice("tolerance"),
             out=unit.folder / "precision.json",

@@ -25,8 +25,13 @@ def joint_name(units: Sequence[ModelBuild], name: str | None) -> str:
     if len(units) < 2:
         raise KilnError("joint: at least two models expected: model=a,b")
     chosen = name or "_".join(unit.name for unit in units)
-    if not (chosen.isidentifier() and chosen.isascii() and can_name_model(chosen)):
+    if not (chosen.isidentifier() and chosen.isascii()):
         raise KilnError(f"option 'name': '{chosen}' cannot name a C function: letters, digits and _ expected")
+    if not can_name_model(chosen):
+        raise KilnError(
+            f"option 'name': '{chosen}' is a word of C, a function of its library or a name in generated "
+            f"code; choose another name, {chosen}_models for example"
+        )
     if chosen in [unit.name for unit in units]:
         raise KilnError(f"option 'name': '{chosen}' is one of the models; choose another name")
     return chosen

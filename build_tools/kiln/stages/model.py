@@ -150,6 +150,7 @@ class PrecisionStage(Stage, spec=StageSpec("precision", "kiln.precision.stage", 
 
     sources: common.Sources
     golden: Annotated[Path, Input("folder of the golden stage")]
+    interface: Annotated[Path, Input("interface.json, with the values that a run leaves for the next one")]
     config: Annotated[Path, common.config("precision", "precision", "weights")]
     tolerance: Annotated[Path, common.ToleranceSlice]
     out: Annotated[Path, Output("precision.json")]

@@ -95,3 +95,23 @@ def test_dynamic_sizes_are_those_of_the_model(tmp_path: Path, sizes: tuple[int, 
     shapes = {"x": {"shape": ["frames", 4]}, "h": {"shape": [1, 4]}}
     drawn, _ = samples(cell(tmp_path, '"frames"', dims=dims, inputs=shapes), None, frames=None)
     assert {one["x"].shape for one in drawn} == {(rows, 4)}
+
+
+@pytest.mark.parametrize(
+    ("declared", "rows"), [("Frames", 40), (["+", ["*", 2, "Frames"], 1], 81), (None, 1)]
+)
+def test_dynamic_sizes_have_the_names_of_the_file(tmp_path: Path, declared: Any, rows: int) -> None:
+    """Where `inputs` of the YAML file is silent; names of the file are in lower case in `dims`."""
+    config = load_model(str(cell(tmp_path, '"Frames"', dims={"frames": {"min": 2, "max": 40}}, state={})))
+    port = SamplePort("x", np.dtype("float32"), (None, 4), declared=(declared, 4))
+    drawn = calibration_samples(config, None, [port], lambda given: given).runs
+    assert {one["x"].shape for one in drawn} == {(rows, 4)}
+
+
+def test_masks_are_ones(tmp_path: Path) -> None:
+    """As in golden vectors: no element of the golden inputs is padding."""
+    config = load_model(str(cell(tmp_path, inputs={"x": {"mask": True}}, state={})))
+    drawn = calibration_samples(
+        config, None, [SamplePort("x", np.dtype("float32"), (1, 4))], lambda given: given
+    )
+    assert all(one["x"].min() == 1 for one in drawn.runs)

@@ -153,7 +153,7 @@ def test_shapes_of_data(net: Path, tmp_path: Path) -> None:
             {"x": np.zeros((1, 3, 9, 8), np.float32)},
             "'x' has the shape [1, 3, 9, 8], allowed is [samples, …] of",
         ),
-        ({"x": np.zeros((0, 3, 8, 8), np.float32)}, "'x' has 0 rows, allowed are multiples of 1"),
+        ({"x": np.zeros((0, 3, 8, 8), np.float32)}, "'x' has no sample"),
         ({"x": np.full((1, 3, 8, 8), np.nan, np.float32)}, "'x' has NaN or infinite values"),
         (
             {"x": np.zeros((2, 3, 8, 8), np.float32), "labels": np.zeros(3, np.int64)},

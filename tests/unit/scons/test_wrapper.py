@@ -179,6 +179,17 @@ def test_a_package_that_cannot_be_had_is_one_line(tree: Path) -> None:
     assert not (tree / ".venv/requirements.lock").exists()
 
 
+def test_links_to_the_wrapper(tree: Path) -> None:
+    """Absolute and relative ones, of each other, from a folder on the PATH."""
+    finished(tree)
+    (tree / "my bin").mkdir()
+    (tree / "my bin/kiln").symlink_to("../first")
+    (tree / "first").symlink_to(tree / "kiln")
+    for name in ("my bin/kiln", "first"):
+        done = subprocess.run([tree / name, "list"], capture_output=True, text=True, cwd=tree / "my bin")
+        assert done.stdout.startswith(f"{tree}/build_tools/command.py list in "), done.stderr
+
+
 def test_the_wrapper_is_plain_sh() -> None:
     assert subprocess.run(["sh", "-n", ROOT / "kiln"]).returncode == 0
     assert os.access(ROOT / "kiln", os.X_OK)

@@ -19,14 +19,14 @@ from kiln.command_line.compare.figures import Difference, difference
 from kiln.command_line.compare.probe import Probe
 from kiln.command_line.compare.probes import write_probed
 from kiln.command_line.compare.run import WORK, Compared, Row, configuration_of, golden_inputs
+from kiln.command_line.model_files import graph_file
 from kiln.command_line.running import Destination, RunningBundle, running
-from kiln.config import load_model
+from kiln.config import Model, load_model
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError
 from kiln.golden.compare import ErrorLimits
 from kiln.golden.reference import Reference, open_reference
 from kiln.manifest import read_manifest
-from kiln.sources import fetch
 from kiln.sources.npy import load_npz
 
 MIN_SNR = 20.0  # dB
@@ -48,10 +48,11 @@ def compare_with_float(
     differ, or they share no tensor, and where a build or a run fails.
     """
     limit = MIN_SNR if min_snr is None else min_snr
-    model, source, original = load_model(name), _file_of(name), _file_of(float_name)
+    model = load_model(name)
     folder = WORK / destination.target.name / model.name
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    (folder / "float_model").mkdir(parents=True)
+    source, original = _file_of(model, folder), _file_of(load_model(float_name), folder / "float_model")
     probed, float_probed = folder / "probed.onnx", folder / "float.onnx"
     ours = {probe.tensor for probe in write_probed(source, probed)}
     probes = [probe for probe in write_probed(original, float_probed) if probe.tensor in ours]
@@ -104,10 +105,9 @@ def _runs(
         yield vector.name, inputs_by_name, dict(zip(output_names, outputs, strict=True))
 
 
-def _file_of(name: str) -> Path:
-    """The ONNX file of a model. Raises KilnError for any other kind."""
-    model = load_model(name)
-    source = None if isinstance(model.source, PythonSource) else fetch(model.source)
+def _file_of(model: Model, folder: Path) -> Path:
+    """The ONNX file of a model; a part of a file is in `folder`. Raises KilnError for any other kind."""
+    source = None if isinstance(model.source, PythonSource) else graph_file(model, folder)
     if source is None or source.suffix != ".onnx":
         raise KilnError(f"model '{model.name}': compare --float accepts two .onnx files")
     return source

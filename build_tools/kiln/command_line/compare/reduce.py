@@ -22,6 +22,7 @@ import onnx.utils
 from kiln.arrays import Array
 from kiln.command_line.build import COPIES, build_copy
 from kiln.command_line.compare.run import Compared, WrongInputsError, compare_model
+from kiln.command_line.model_files import graph_file
 from kiln.command_line.outputs import writable
 from kiln.command_line.running import Destination
 from kiln.config import load_model
@@ -127,8 +128,8 @@ def reduce_model(
         raise KilnError(f"model '{model.name}': reduce accepts .onnx files")
     if inputs is not None:
         load_npz(inputs)  # a damaged file is not a fault of the model
-    parts = Parts(_load(source))
     with scratch_folder("reduce") as folder:
+        parts = Parts(_load(graph_file(model, Path(folder))))
         trial = Path(folder, f"{out.stem}.onnx")
         reduced = _reduce_to_part(parts, name, _Trials(destination, options), inputs, trial)
         inputs_file = None if reduced.inputs is None else out.with_suffix(".npz")

@@ -19,17 +19,19 @@ from kiln.command_line.compare.figures import Difference, difference
 from kiln.command_line.compare.probe import Probe
 from kiln.command_line.compare.probes import write_probed
 from kiln.command_line.goals import answer_of_goals
+from kiln.command_line.model_files import graph_file
 from kiln.command_line.running import Destination, running
 from kiln.config import Model, load_model
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError
 from kiln.files import write_json
 from kiln.manifest import read_manifest
-from kiln.sources import fetch
 from kiln.sources.npy import load_npz
 
 WORK = Path("build", ".compare")
-_KEYS_OF_THE_ORIGINAL = ("aliases", "budget", "labels", "run", "format", "description", "licence", "name")
+_KEYS_OF_THE_ORIGINAL = (
+    "aliases", "budget", "cut", "labels", "run", "format", "description", "licence", "name",
+)  # fmt: skip
 
 
 class WrongInputsError(KilnError):
@@ -88,7 +90,7 @@ def compare_model(
         raise KilnError(
             f"model '{model.name}': compare accepts .onnx and .tflite files, not a Python function"
         )
-    source = fetch(model.source)
+    source = graph_file(model, folder)
     probed = folder / f"probed{source.suffix}"
     probes = write_probed(source, probed)
     arrays = None if inputs is None else load_npz(inputs)
@@ -144,7 +146,8 @@ def _input_error(names: Sequence[str], folder: Path, message: str) -> str:
 def configuration_of(
     model: Model, source: Path, name: str, golden: list[dict[str, Any]] | None, folder: Path
 ) -> Path:
-    """Write the YAML file of a copy of `model` whose file is `source`. JSON is YAML."""
+    """Write the YAML file of a copy of `model` whose file is `source`, with the graph that is built. JSON is
+    YAML."""
     content = model.model_dump(mode="json", exclude_unset=True)
     for key in _KEYS_OF_THE_ORIGINAL:
         content.pop(key, None)

@@ -14,10 +14,12 @@ import numpy as np
 from kiln.arrays import Array
 from kiln.command_line import samples as sample_data
 from kiln.command_line.samples import SamplePort, Samples
-from kiln.config import Model
+from kiln.config import Model, sizes
 from kiln.config.dims import Dim
 from kiln.config.interface import PortRecord
+from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
+from kiln.frontend.options import key_of
 from kiln.golden.inputs import make_set
 from kiln.golden.sequence import input_set_of_run
 from kiln.sources.npy import load_npz
@@ -57,10 +59,13 @@ def _golden_samples(model: Model, ports: Sequence[SamplePort], states: set[str],
         PortRecord(name=p.name, c_name=p.name, dtype=str(p.dtype), shape=[size or 1 for size in p.shape])
         for p in stateless
     ]
+    masks = {name for name, tensor in model.inputs.items() if tensor.mask}
     vectors, runs = [], []
     for spec in model.golden.inputs:
         steps = model.golden.runs if states else 1
-        drawn = [make_set(input_set_of_run(spec, run), entries, model.preprocess) for run in range(steps)]
+        drawn = [
+            make_set(input_set_of_run(spec, run), entries, model.preprocess, masks) for run in range(steps)
+        ]
         vectors += drawn
         named = [dict(zip((port.name for port in stateless), arrays, strict=True)) for arrays in drawn]
         runs += _with_states(model, ports, named, step)
@@ -104,11 +109,19 @@ def _initial_state(model: Model, port: SamplePort) -> Array:
 def _shape(model: Model, port: SamplePort) -> tuple[int | None, ...]:
     """The shape of an input, dynamic axes at a size that `dims` of the model allow; None: not known."""
     entry = model.inputs.get(port.name)
-    if entry is None or entry.shape is None or len(entry.shape) != len(port.shape):
-        return port.shape
-    sizes = {name: _calibration_size(dim) for name, dim in model.dims.items()}
-    record = PortRecord(name=port.name, c_name=port.name, dtype=str(port.dtype), shape=list(entry.shape))
-    return tuple(size if isinstance(size, int) else None for size in record.at(sizes).shape)
+    shape: Sequence[SizeExpr | None] | None = port.declared
+    if entry is not None and entry.shape is not None and len(entry.shape) == len(port.shape):
+        shape = entry.shape
+    return port.shape if shape is None else tuple(_size(model, axis) for axis in shape)
+
+
+def _size(model: Model, axis: SizeExpr | None) -> int | None:
+    """The size of an axis at the calibration sizes of the dimensions; None without a range in `dims`."""
+    if axis is None:
+        return None
+    ranges = {name: model.dims.get(name) or model.dims.get(key_of(name)) for name in sizes.names(axis)}
+    known = {name: _calibration_size(dim) for name, dim in ranges.items() if dim is not None}
+    return sizes.evaluate(axis, known) if len(known) == len(ranges) else None
 
 
 def _calibration_size(dim: Dim) -> int:

@@ -10,13 +10,19 @@ import onnx
 from onnx import numpy_helper
 
 from kiln.arrays import Array
+from kiln.frontend.onnx.order import reads
 
 # Operators with weights: those that a search keeps in float, and whose biases are corrected.
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 class OnnxGraph:
-    """A model that passes change: constants get new names with it, so that nodes never share a change."""
+    """A model that passes change: constants get new names with it, so that nodes never share a change.
+
+    `outputs`: tensors that have to keep their values for readers outside of `nodes`: the model's outputs, and
+    what graphs nested in nodes (If, Loop) read. `kept_limits`: names of the nodes that have to stay in float
+    for those.
+    """
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = model
@@ -27,6 +33,13 @@ class OnnxGraph:
             for index, name in enumerate(node.input):
                 self.readers.setdefault(name, []).append((node, index))
         self.outputs = {value.name for value in model.graph.output}
+        nested_reads = {name for node in self.nodes for name in reads(node) - set(node.input)}
+        self.outputs |= nested_reads
+        # onnxruntime.quantization removes a limit at 0 whose result it rounds, though nested graphs read it.
+        self.kept_limits = [
+            str(node.name) for node in self.nodes
+            if node.op_type in ("Relu", "Clip") and nested_reads.intersection(node.output)
+        ]  # fmt: skip
         self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
         for node in self.nodes:
             if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
@@ -71,8 +84,8 @@ class OnnxGraph:
 
 
 def drop_unused(model: onnx.ModelProto) -> None:
-    """Remove the initialisers that no node reads."""
-    read = {name for node in model.graph.node for name in node.input}
+    """Remove the initialisers that no node, and no graph nested in one, reads."""
+    read = {name for node in model.graph.node for name in reads(node)}
     read |= {value.name for value in model.graph.output}
     for index in reversed(range(len(model.graph.initializer))):
         if model.graph.initializer[index].name not in read:

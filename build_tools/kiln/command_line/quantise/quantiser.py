@@ -24,6 +24,8 @@ from kiln.command_line.quantise.tensors import IN_FLOATS, float_operands, inner_
 from kiln.command_line.samples import SamplePort
 from kiln.errors import KilnError
 from kiln.files import full_disk
+from kiln.frontend.onnx.declared_shapes import declared_shape
+from kiln.frontend.onnx.order import sort_nodes
 from kiln.frontend.quiet import quiet_stderr
 from kiln.golden.reference import Reference, open_reference
 
@@ -108,9 +110,12 @@ class Quantiser:
                 value.name,
                 np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)),
                 tuple(
-                    dim.dim_value if dim.HasField("dim_value") else None
+                    dim.dim_value
+                    if dim.dim_value > 0
+                    else None  # exporters write a dynamic size as 0 or -1, too
                     for dim in value.type.tensor_type.shape.dim
                 ),
+                declared=declared_shape(value),
             )
             for value in self._model.graph.input
             if value.name not in constants
@@ -195,6 +200,7 @@ class Quantiser:
         kept_in_float = list(without)
         if kept_in_float:
             kept_in_float += followers_in_float(graph, set(self.choices()) - set(without) - recurrent)
+        kept_in_float += graph.kept_limits
         float_tensors = inner_tensors(graph) | (set() if self._all_integer else float_operands(graph))
         floats = {*without, *(() if only is None else self._corrections.keys() - set(only))}
         float_nodes = [name for name in self._corrections if name in floats]
@@ -211,7 +217,8 @@ class Quantiser:
             leave_in_float(quantizer.model.model, float_tensors)
             round_recurrent(quantizer.model.model, recurrent.intersection(only or recurrent) - set(without))
             drop_unused(quantizer.model.model)
-            quantizer.model.save_model_to_file(str(out), False)
+            sort_nodes(out, quantizer.model.model)  # ONNX Runtime's own sort passes over nested graphs
+            onnx.save(quantizer.model.model, str(out))
 
     def _quantised_ops(self) -> list[str]:
         from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry

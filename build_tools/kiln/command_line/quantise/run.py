@@ -4,13 +4,14 @@ result."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kiln.arrays import Array
+from kiln.command_line.model_files import graph_file
 from kiln.command_line.outputs import writable
 from kiln.command_line.quantise.calibration import calibration_samples
 from kiln.command_line.quantise.improve import LEAST_TO_SPLIT, Change, QuantiseOptions, improved
@@ -86,6 +87,7 @@ def quantise(
     writable("out", out)
     with scratch_folder("quantise") as scratch:
         folder = Path(scratch)
+        source = graph_file(model, folder)
         quantiser = Quantiser(source, folder, all_integer=options.all_integer)
         samples = calibration_samples(model, data, quantiser.ports(), quantiser.step())
         if goal.max_drop is not None and samples.labels is None:
@@ -95,6 +97,11 @@ def quantise(
         if len(samples.runs) >= LEAST_TO_SPLIT:
             judge = measurer(quantiser, _every_nth(samples, 2, 1))[0]  # every second sample
         quantiser, steps = improved(quantiser, samples.runs, judge, options, folder)
+        if not quantiser.choices():
+            raise KilnError(
+                f"model '{model.name}': nothing to quantise: outside of If, Loop and Scan, no node computes "
+                "products, sums, means or tables of floats"
+            )
         quantiser.write(folder / "whole.onnx")
         all_quantised = measure(folder / "whole.onnx")
         layers: list[tuple[str, float]] = []
@@ -132,10 +139,10 @@ def measurer(quantiser: Quantiser, samples: Samples) -> tuple[Callable[[Path], F
 
     def outputs(path: Path) -> list[list[Array]]:
         reference = open_reference(path)
-        return [reference.run([samples.runs[index][name] for name in names]) for index in chosen]
+        return samples.outputs(reference, names, chosen)
 
     want = outputs(quantiser.prepared)
-    check_labels(labels, want[0][0].size)
+    check_labels(samples, want[0][0].size)
 
     def measure(path: Path) -> Figures:
         got = outputs(path)
@@ -150,7 +157,7 @@ def measurer(quantiser: Quantiser, samples: Samples) -> tuple[Callable[[Path], F
 def _every_nth(samples: Samples, step: int, first: int) -> Samples:
     """Every `step`-th sample from `first` on."""
     labels = None if samples.labels is None else samples.labels[first::step]
-    return Samples(samples.runs[first::step], labels, samples.warning)
+    return replace(samples, runs=samples.runs[first::step], labels=labels)
 
 
 def _accuracy(outputs: Sequence[Sequence[Array]], labels: Array | None) -> float | None:

@@ -24,9 +24,10 @@ def cut(path: Path, model: onnx.ModelProto, section: Mapping[str, Any]) -> onnx.
 
     Keys of `section`: `elements`, for an input or output that is a sequence or an optional value, the number
     of tensors that it becomes; `constants`, values of inputs; `inputs`, names of inner tensors that become
-    inputs; `outputs`, tensors by their names in the part, by default the model's own outputs. Inputs and
-    weights that the part does not read are left out. Raises KilnError for a name that the graph does not
-    have, for a constant that does not fit its input, and for an inner tensor whose type is unknown.
+    inputs; `outputs`, tensors by their names in the part, a mapping or a list of pairs in the order of the
+    part's outputs, by default the model's own outputs. Inputs and weights that the part does not read are
+    left out. Raises KilnError for a name that the graph does not have, for a constant that does not fit its
+    input, and for an inner tensor whose type is unknown.
     """
     result = onnx.ModelProto()
     result.CopyFrom(model)
@@ -35,7 +36,7 @@ def cut(path: Path, model: onnx.ModelProto, section: Mapping[str, Any]) -> onnx.
     graph = result.graph
     producers = {name: node for node in graph.node for name in node.output if name}
     inputs = list(section.get("inputs") or [])
-    outputs = section.get("outputs") or {value.name: value.name for value in graph.output}
+    outputs = dict(section.get("outputs") or {}) or {value.name: value.name for value in graph.output}
     _check_names(path, result, producers, inputs, outputs)
     needed = _needed(graph, set(inputs), set(outputs.values()))
     types = _types(path, result)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import external_data_helper, numpy_helper
 
-from kiln.config.sizes import SizeExpr, names, parse, show
+from kiln.config.sizes import SizeExpr, show
 from kiln.errors import KilnError
 from kiln.frontend.counted.sizes import with_counted
 from kiln.frontend.importer import Imported, finish, read_model, refuse_other, result_types
 from kiln.frontend.interface import Port
 from kiln.frontend.onnx.attributes import check_attributes, check_counts, check_names, graphs
 from kiln.frontend.onnx.counting_loops import with_trip_counts
+from kiln.frontend.onnx.declared_shapes import declared_shape
 from kiln.frontend.onnx.expansions import adopt, expansion_of
 from kiln.frontend.onnx.file_checks import check_operator_sets, check_stored, invalid, make_dense
 from kiln.frontend.onnx.fold import canonicalise
@@ -177,7 +177,7 @@ def bind_inputs(
     for name in options.shapes:
         if name not in names:
             raise KilnError(f"{path}: inputs.{name}: the model has no such input, it has: {', '.join(names)}")
-    declared = {value.name: _declared_shape(value) for value in real_inputs(model)}
+    declared = {value.name: declared_shape(value) for value in real_inputs(model)}
     check_keys(str(path), {name: shape for name, shape in declared.items() if name not in options.shapes})
     check_ranges(str(path), declared, options)
     shapes = {name: bind_shape(str(path), name, shape, options) for name, shape in declared.items()}
@@ -202,26 +202,6 @@ def _opset(model: onnx.ModelProto) -> int:
     return max(
         (int(entry.version) for entry in model.opset_import if entry.domain in _DEFAULT_DOMAINS), default=1
     )
-
-
-def _declared_shape(value: onnx.ValueInfoProto) -> tuple[SizeExpr | None, ...] | None:
-    """The shape in the file: a size, an expression of symbols or None per axis; None for an unknown rank."""
-    tensor = value.type.tensor_type
-    if not tensor.HasField("shape"):
-        return None
-    # Exporters write a dynamic size as a name, "?", a missing value, 0 or -1.
-    return tuple(
-        dim.dim_value if dim.dim_value > 0 else _size_expression(dim.dim_param) for dim in tensor.shape.dim
-    )
-
-
-def _size_expression(text: str) -> SizeExpr | None:
-    """The size expression in a dimension's name, such as `past + 1`; None for no expression, such as "?"."""
-    try:
-        expression = parse(text)
-    except ValueError:
-        return text if re.fullmatch(r"[\w .:/-]{1,60}", text) and re.search("[A-Za-z]", text) else None
-    return expression if names(expression) else None
 
 
 def _dtype(value: onnx.ValueInfoProto) -> str:
