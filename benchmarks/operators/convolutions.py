@@ -13,6 +13,12 @@ from benchmarks.operators.case import Case, sizes_text
 _TABLE: list[tuple[str, int, int, tuple[int, ...], int, int, dict[str, Any]]] = [
     ("conv2d", 1, 3, (161, 97), 19, 3, {"strides": [2, 2]}),
     ("conv2d", 1, 3, (224, 224), 96, 4, {"strides": [4, 4]}),
+    ("conv2d", 1, 3, (224, 224), 32, 3, {"strides": [2, 2]}),
+    ("conv2d", 4, 3, (96, 96), 24, 3, {"strides": [2, 2]}),
+    ("conv2d", 1, 3, (224, 224), 64, 7, {"strides": [2, 2]}),
+    ("conv2d", 1, 3, (224, 224), 64, 11, {"strides": [4, 4]}),
+    ("conv2d", 1, 3, (224, 224), 64, 3, {}),
+    ("conv2d", 1, 3, (32, 32), 64, 3, {}),
     ("conv2d", 1, 24, (35, 51), 40, 5, {}),
     ("conv2d", 2, 67, (19, 23), 45, 3, {}),
     ("conv2d", 1, 130, (13, 13), 130, 3, {}),

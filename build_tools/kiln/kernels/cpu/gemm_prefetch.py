@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +73,36 @@ class PanelPrefetch:
 LINE = CACHE_LINE // 4  # float32 elements in a cache line; of shorter lines, every second is prefetched
 
 
+@dataclass(frozen=True)
+class PanelShare:
+    """What one tile prefetches of the lines of a panel.
+
+    `lines` cache lines for every `steps` iterations of the innermost loop, `of_tile` in all. `tiles`: how
+    many tiles prefetch the panel once.
+    """
+
+    steps: int
+    lines: int
+    of_tile: int
+    tiles: int
+
+
+def panel_share(width: int, loops: Sequence[Loop], tiles: int) -> PanelShare:
+    """The share of each of `tiles` tiles in a panel `width` columns wide.
+
+    `loops`: the reduction, outermost first.
+    """
+    extents = [loop.extent for loop in loops]
+    depth, inner = math.prod(extents), next((extent for extent in reversed(extents) if extent > 1), 1)
+    each = max(1, width // LINE)  # cache lines per step of k
+    steps = 1
+    while inner % (steps * 2) == 0 and steps * 2 * each <= tiles:
+        steps *= 2
+    lines = max(1, ceil_div(each * steps, tiles))
+    of_tile = depth // steps * lines
+    return PanelShare(steps, lines, of_tile, ceil_div(each * depth, of_tile))
+
+
 def prefetch_panels(
     tile: Tile, loops: Sequence[Loop], panel: Expr, index: Expr, tiles: int, distance: int = 1,
     inside: Expr | None = None,
@@ -79,22 +110,20 @@ def prefetch_panels(
     """The prefetches that tile `index` of `tiles` at `panel` issues for the panels `distance` tile widths on.
 
     `loops`: the reduction, outermost first. `inside`: first column of the tile in its panel; None: 0.
+
+    Tiles for which no lines are left repeat the last share. In a first layer, whose innermost loop has three
+    steps and whose image many tiles, new lines for each of them would be megabytes that no kernel reads:
+    7x7 from 3 to 64 channels took 1.1 times as long on Emerald Rapids. Without prefetches in the loop, LLVM
+    mixes its steps, and spills on AArch64.
     """
-    depth = 1
-    for loop in loops:
-        depth *= loop.extent
-    inner = next((loop.extent for loop in reversed(loops) if loop.extent > 1), 1)
-    each = max(1, tile.width // LINE)  # cache lines per step of k
-    steps = 1
-    while inner % (steps * 2) == 0 and steps * 2 * each <= tiles:
-        steps *= 2
-    lines = max(1, ceil_div(each * steps, tiles))
-    first = (panel + int64(tile.adjacent * distance)) * int64(depth * tile.columns) + index * int64(
-        depth // steps * lines * LINE
-    )
+    depth, share = math.prod(loop.extent for loop in loops), panel_share(tile.width, loops, tiles)
+    if share.tiles < tiles:
+        index = tirx.min(index, int64(share.tiles - 1))
+    first = (panel + int64(tile.adjacent * distance)) * int64(depth * tile.columns)
+    first = first + index * int64(share.of_tile * LINE)
     if inside is not None:
         first = first + inside * int64(depth)
-    return PanelPrefetch(bind(first), steps, lines)
+    return PanelPrefetch(bind(first), share.steps, share.lines)
 
 
 def prefetch(weights: Any, offset: Expr) -> None:
