@@ -49,7 +49,9 @@ def products() -> Iterator[Case]:
 
 def stored() -> Iterator[Case]:
     """Products with weights of fewer bits: a twin in float32, 16-bit floats, and levels with scales."""
-    for rows, depth, columns in [(1, 768, 768), (1, 4096, 2048), (2, 1024, 1000), (4, 1024, 3072)]:
+    for rows, depth, columns in [
+        (1, 768, 768), (1, 4096, 2048), (2, 1024, 1000), (4, 1024, 3072), (12, 768, 1024), (28, 768, 1024),
+    ]:  # fmt: skip
         for kind in ("float32", "float16", "bfloat16", "int8", "int4"):
             case = Case(f"stored {kind} {sizes_text(rows, depth, columns)}")
             case.node("MatMul", case.input([rows, depth]), _stored_weight(case, kind, depth, columns))

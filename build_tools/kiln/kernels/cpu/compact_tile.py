@@ -183,15 +183,24 @@ class _Emitter:
             if self.ahead and not offset:
                 for v in range(0, self.reader.count, 2):
                     self.reader.prefetch(line, v, self.ahead)
-            for v in range(self.reader.count):
-                number = self.reader.numbers(line, v, count)[offset]
-                for row, value in enumerate(data):
-                    with vector(lanes) as lane:
-                        weight = self._weight(number(lane), v, lane, k + int64(offset), panels)
-                        indices = [int64(v), lane]
-                        store(
-                            self.sums.rows[row], indices, load(self.sums.rows[row], indices) + value * weight
-                        )
+            numbers = [self.reader.numbers(line, v, count)[offset] for v in range(self.reader.count)]
+            for row, v in self._order():
+                with vector(lanes) as lane:
+                    weight = self._weight(numbers[v](lane), v, lane, k + int64(offset), panels)
+                    total, indices = self.sums.rows[row], [int64(v), lane]
+                    store(total, indices, load(total, indices) + data[row] * weight)
+
+    def _order(self) -> list[tuple[int, int]]:
+        """(row, vector of columns) of the products of one k, in the order in which they are computed.
+
+        The longer side is outside, and LLVM keeps what it reads of the other side in registers. In the other
+        order it spills sums of tiles that fill the registers: on Emerald Rapids 12 rows took 3 times as long
+        on AVX-512, 1.4 times on AVX2.
+        """
+        rows, vectors = range(len(self.bases)), range(self.reader.count)
+        if len(rows) >= len(vectors):
+            return [(row, v) for row in rows for v in vectors]
+        return [(row, v) for v in vectors for row in rows]
 
     def _weight(self, number: Expr, v: int, lane: Expr, k: Expr, panels: StoredPanels) -> Expr:
         """The weight for a stored number, without the factors that are applied to its sum later."""
