@@ -25,6 +25,7 @@ from kiln.callbacks import prim_func_pass, structural_map, structural_walk
 from kiln.tir.bound_values import bound_values
 from kiln.tir.builder import Kernel
 from kiln.tir.flatten import flatten
+from kiln.tir.inline_bindings import inline_bindings
 from kiln.tir.math import lower_math
 from kiln.tir.symbols import variables
 from kiln.tir.truncated_division import round_down
@@ -226,7 +227,7 @@ def pointers(
 
 def lower(kernel: Kernel, target: tvm.target.Target) -> Lowered:
     """Lower one kernel to the ABI. The function is called `kernel`; the caller gives it its final name."""
-    func = _short_positions(kernel.func).with_attr("global_symbol", "kernel")
+    func = inline_bindings(_short_positions(kernel.func)).with_attr("global_symbol", "kernel")
     mod = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule({"kernel": func}))
     compact = kernel.family == "opaque" and not kernel.sizes  # a size of memory must be a number
     structure = [item for item in _STRUCTURE if item is not _COMPACT or compact]
