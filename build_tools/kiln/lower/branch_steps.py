@@ -50,21 +50,21 @@ class BranchSteps:
             self._count += 1
         choice = self._open[-1]
         if mark != "first":
-            self._write(choice, [value(operand) for operand in (first if mark == "second" else second)], mark)
+            self._write(choice, [value(operand) for operand in (first if mark == "second" else second)])
         self._control(choice, mark)
         choice.start = len(self.steps.steps)
         if mark == "end":
             self._open.pop()
         return choice.results if len(choice.results) > 1 else choice.results[0]
 
-    def _write(self, choice: _Choice, values: Sequence[str], end: str) -> None:
+    def _write(self, choice: _Choice, values: Sequence[str]) -> None:
         """Make `values`, computed by the branch that ends here, the results of the choice."""
         roots = [self.steps.root(name).name for name in values]
-        for index, (name, root, result) in enumerate(zip(values, roots, choice.results, strict=True)):
+        for name, root, result in zip(values, roots, choice.results, strict=True):
             if roots.count(root) == 1 and self._in_place(choice, root, result):
                 self.steps.tensors[root].alias = result
             else:
-                self.groups.copy_into(name, result, f"choice{choice.number}_{end}{index}")
+                self.groups.copy_into(name, result)
 
     def _in_place(self, choice: _Choice, made: str, result: str) -> bool:
         """Whether the steps of the open branch may make tensor `made` in the memory of `result`."""

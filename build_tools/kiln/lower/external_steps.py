@@ -93,7 +93,7 @@ class Externals:
             return name
         if root.kind == "input":
             if name not in self._copies:
-                self._copies[name] = self.groups.copy(name, f"copy_{name}")
+                self._copies[name] = self.groups.copy(name)
             name = self._copies[name]
             root = self.steps.root(name)
         root.slack = max(root.slack, slack)

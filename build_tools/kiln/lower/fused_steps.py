@@ -69,12 +69,10 @@ class GroupLowering:
         self._groups: dict[Any, list[list[VariantKernel]]] = {}  # by group: its lowered kernels
         self.made: dict[int, StepKernel] = {}  # index of a step → its kernel
 
-    def add(
-        self, func: tirx.PrimFunc, ops: list[OpInfo], inputs: list[str], outputs: list[str], name: str
-    ) -> None:
-        """Add the steps of one fused group.
+    def add(self, func: tirx.PrimFunc, ops: list[OpInfo], inputs: list[str], outputs: list[str]) -> None:
+        """Add the steps of one fused group; groups with equal functions, such as equal layers, share kernels.
 
-        `inputs`, `outputs`: names of tensors. `name`: a unique name of the function, for the cache of groups.
+        `inputs`, `outputs`: names of tensors.
         """
         constants = frozenset(i for i, item in enumerate(inputs) if self.steps.tensors[item].kind == "param")
         tensor_names = [*inputs, *outputs]
@@ -84,7 +82,7 @@ class GroupLowering:
         forms = self._forms_of(inputs[1]) if 1 in constants else None
         encodings = self._encodings_of(inputs, constants)
         key = (
-            name, constants, small, tuple(views.items()),
+            self._plan.number(func), constants, small, tuple(views.items()),
             repr([*values.values()]), repr(forms), repr(encodings),
         )  # fmt: skip
         try:
@@ -300,10 +298,10 @@ class GroupLowering:
         for symbol in old:
             del self.steps.functions[symbol]
 
-    def copy(self, name: str, key: str) -> str:
+    def copy(self, name: str) -> str:
         """Add a step that copies tensor `name`; returns the name of the copy.
 
-        `key`: a unique name of the step. A constant with an affine formula is computed, not copied.
+        A constant with an affine formula is computed, not copied.
         """
         source = self.steps.tensors[name]
         target = self.steps.new(source.dtype, source.shape)
@@ -315,14 +313,14 @@ class GroupLowering:
             constant_formula(self.steps.params[root.name], source.shape) if root.kind == "param" else None
         )
         if affine is None:
-            self.add(func, copies, [name], [target.name], key)
+            self.add(func, copies, [name], [target.name])
         else:
             func = computed(attach.with_ops(func, copies), {0: affine})
-            self.add(func, attach.of(func), [], [target.name], key)
+            self.add(func, attach.of(func), [], [target.name])
         return target.name
 
-    def copy_into(self, name: str, target: str, key: str) -> None:
-        """Add a step that copies tensor `name` into tensor `target`, of the same type; `key`: see `copy`."""
+    def copy_into(self, name: str, target: str) -> None:
+        """Add a step that copies tensor `name` into tensor `target`, of the same type."""
         source = self.steps.tensors[name]
         if 0 not in source.shape:
-            self.add(*copy_of(source.shape, source.dtype), [name], [target], key)
+            self.add(*copy_of(source.shape, source.dtype), [name], [target])

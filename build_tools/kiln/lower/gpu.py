@@ -58,9 +58,7 @@ class GpuGroupLowering(GroupLowering):
         self.multiprocessors, self.tiles = cuda.multiprocessors, tiles
         self._launches: dict[Any, dlight.Launches] = {}
 
-    def add(
-        self, func: tirx.PrimFunc, ops: list[OpInfo], inputs: list[str], outputs: list[str], name: str
-    ) -> None:
+    def add(self, func: tirx.PrimFunc, ops: list[OpInfo], inputs: list[str], outputs: list[str]) -> None:
         """Add the launches of one fused group."""
         values = self.values_of(func, [*inputs, *outputs])
         # Lowering replaces variables by new ones of the same names.
@@ -69,7 +67,7 @@ class GpuGroupLowering(GroupLowering):
         def size(expr: Any) -> SizeExpr:
             return self.dims.size(expr, {variable: by_name[variable.name] for variable in variables(expr)})
 
-        key = func, repr(by_name)
+        key = self._plan.number(func), repr(by_name)
         if key not in self._launches:
             bare = [param for param in func.params if tirx.is_buffer_var(param)]
             plain = tirx.PrimFunc(bare, func.body, None, attrs=func.attrs).without_attr(attach.ATTRIBUTE)

@@ -43,7 +43,7 @@ class LoopSteps:
         return [*self._end(number, inputs[:count]), *inputs[count:]]
 
     def _begin(self, number: int, first: list[str]) -> list[str]:
-        held = [self.groups.copy(name, f"loop{number}_first{index}") for index, name in enumerate(first)]
+        held = [self.groups.copy(name) for name in first]
         self._memory[number], self._first[number] = held, len(self.steps.steps)
         self._control(number, held, ends=False)
         return held
@@ -55,7 +55,7 @@ class LoopSteps:
             root = self.steps.root(name).name
             # Of values that change places, none may be overwritten before it is read.
             if root in held and root != held[index]:
-                name = self.groups.copy(name, f"loop{number}_moved{index}")
+                name = self.groups.copy(name)
             sources.append(name)
         for index, name in enumerate(sources):
             root = self.steps.root(name).name
@@ -65,7 +65,7 @@ class LoopSteps:
             if roots.count(root) == 1 and self._in_place(number, root, held[index]):
                 self.steps.tensors[root].alias = held[index]
             else:
-                self.groups.copy_into(name, held[index], f"loop{number}_next{index}")
+                self.groups.copy_into(name, held[index])
         self._control(number, held, ends=True)
         return held
 

@@ -83,9 +83,20 @@ class KernelPlan:
         self._ready: dict[int, _Ready] = {}
         # By group, its function and kernels as GroupLowering made them, for the second walk.
         self.groups: dict[Any, Any] = {}
+        self._functions: dict[int, list[tuple[tirx.PrimFunc, int]]] = {}  # by structural hash: see `number`
         # By the address of a parameter's value, which is kept here: its encoding. Names of parameters are not
         # the same in both walks, since the first one packs nothing.
         self._encodings: dict[int, tuple[Array, Encoding | None]] = {}
+
+    def number(self, func: tirx.PrimFunc) -> int:
+        """A number that is the same for all structurally equal functions, and for no others."""
+        alike = self._functions.setdefault(tvm_ffi.structural_hash(func), [])
+        for other, number in alike:
+            if other.same_as(func) or tvm_ffi.structural_equal(other, func):
+                return number
+        number = sum(map(len, self._functions.values()))
+        alike.append((func, number))
+        return number
 
     def of(self, part: GroupKernel, ops: Sequence[OpInfo], build: Build) -> VariantKernel:
         """Note that the kernel of `part` is needed; the symbol returned is that of no kernel."""

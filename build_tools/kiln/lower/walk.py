@@ -93,14 +93,14 @@ class Builder:
         outputs = self._value(main.body.body)
         outputs = outputs if isinstance(outputs, list) else [outputs]
         returned = len(outputs) - int(main.attrs.get(STATES, 0))
-        for index, name in enumerate(outputs[:returned]):
-            self.steps.outputs.append(self._own_output(index, name))
+        for name in outputs[:returned]:
+            self.steps.outputs.append(self._own_output(name))
         # Values of the next run: copied at the end, where no step reads those of this run any more. Planning
         # leaves out the copies that it finds unnecessary.
-        for index, name in enumerate(outputs[returned:]):
+        for name in outputs[returned:]:
             if self.steps.root(name).kind == "input":  # perhaps a value that another copy overwrites
-                name = self.groups.copy(name, f"copy_state{index}")
-            self.steps.outputs.append(self.groups.copy(name, f"keep_state{index}"))
+                name = self.groups.copy(name)
+            self.steps.outputs.append(self.groups.copy(name))
 
     def _new(self, ty: Any, alias: str | None = None) -> str:
         """Add a tensor of type `ty` and return its name."""
@@ -199,14 +199,14 @@ class Builder:
         inputs = [self._value(item) for item in call.args[1].fields if _is_tensor(item)]
         func, ops = self._function(call), self.ops.get(name, [])
         if self._placement is not None and not _is_empty(call.ty):
-            placed = self._placement.add(var, func, ops, inputs, name)
+            placed = self._placement.add(var, func, ops, inputs)
             if placed is not None:
                 return placed
         several = isinstance(call.ty, relax.TupleType)
         outputs = [self._new(ty) for ty in (call.ty.fields if several else [call.ty])]
         if _is_empty(call.ty):
             return outputs if several else outputs[0]
-        self.groups.add(func, ops, inputs, outputs, name)
+        self.groups.add(func, ops, inputs, outputs)
         return outputs if several else outputs[0]
 
     def _function(self, call: Any) -> tirx.PrimFunc:
@@ -222,8 +222,8 @@ class Builder:
         self.groups.given[func] = {param: self.groups.dims.size(value) for param, value in passed.items()}
         return func
 
-    def _own_output(self, index: int, name: str) -> str:
-        """The tensor name of output `index`: `name`, or a copy where its memory is not the output's alone.
+    def _own_output(self, name: str) -> str:
+        """The tensor name of an output: `name`, or a copy where its memory is not the output's alone.
 
         Copied are inputs, parameters, tensors that another output shares, and tensors with slack.
         """
@@ -231,4 +231,4 @@ class Builder:
         returned = {self.steps.root(output).name for output in self.steps.outputs}
         if root.kind == "activation" and root.name not in returned and not root.slack:
             return name
-        return self.groups.copy(name, f"copy_output{index}")
+        return self.groups.copy(name)

@@ -14,9 +14,8 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.arrays import Array as Array
-from kiln.callbacks import structural_map
 from kiln.tir.stored import StoredBuffer, Table
-from kiln.tir.symbols import NO_RANGES, Extent, SymbolRanges, extent, is_dynamic, variables
+from kiln.tir.symbols import NO_RANGES, Extent, SymbolRanges, extent, is_dynamic
 from kiln.tir.symbols import int64 as int64  # every family writes indices with it
 from kiln.tir.tuning_records import TuningRecords
 
@@ -229,18 +228,12 @@ def _with_values(func: tirx.PrimFunc, values: Mapping[Any, tuple[Any, Expr]]) ->
 
     `values`: size parameter, and value to bind, by variable.
     """
-    used = variables(func.body)
+    used = tirx.analysis.undefined_vars(func.body)
     used_values = [(variable, *values[variable]) for variable in values if _contains(used, variable)]
-    locals_of = {variable: tirx.Var(variable.name, "int64") for variable, _, _ in used_values}
     dropped = [param for variable, (param, _) in values.items() if not _contains(used, variable)]
     params = [param for param in func.params if not _contains(dropped, param)]
-
-    def on_variable(variable: Any) -> Any:
-        return locals_of.get(variable, variable)
-
-    body = structural_map(func.body, ((tirx.Var, on_variable),))
-    binds = [tirx.Bind(locals_of[variable], value) for variable, _, value in used_values]
-    body = tirx.SeqStmt([*binds, body]) if binds else body
+    binds = [tirx.Bind(variable, value) for variable, _, value in used_values]
+    body = tirx.SeqStmt([*binds, func.body]) if binds else func.body
     return tirx.PrimFunc(params, body, None, attrs=func.attrs)
 
 

@@ -1,8 +1,8 @@
 """Bindings of integers, replaced by their values before TVM's passes simplify a kernel.
 
 TVM 0.27's simplifiers replace such variables by their values in any case, and keep the binding. But at each
-binding they compute a set of integers for the variable, and prove one inequality for each loop around it: that
-took two thirds of the time in which a kernel with dynamic sizes is lowered.
+binding they compute a set of integers for the variable, and prove one inequality for each loop around it:
+that took two thirds of the time in which a kernel with dynamic sizes is lowered.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def inline_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     for var, value in values.items():
         whole[var] = structural_map(value, ((tirx.Var, on_variable),))
-    return func.with_body(structural_map(func.body, ((tirx.Bind, gone), (tirx.Var, on_variable)), order="pre"))
+    return func.with_body(
+        structural_map(func.body, ((tirx.Bind, gone), (tirx.Var, on_variable)), order="pre")
+    )
 
 
 def _reads(value: Any) -> bool:

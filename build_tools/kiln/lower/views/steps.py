@@ -42,10 +42,8 @@ class Placement:
             if direct
         }
 
-    def add(
-        self, var: Any, func: tirx.PrimFunc, ops: list[OpInfo], inputs: list[str], name: str
-    ) -> str | None:
-        """Add the steps of the group `func`, called `name`, whose result is the variable `var` of main.
+    def add(self, var: Any, func: tirx.PrimFunc, ops: list[OpInfo], inputs: list[str]) -> str | None:
+        """Add the steps of the group `func`, whose result is the variable `var` of main.
 
         Returns the tensor name of the result; None, without a step, where the result is stored separately.
         """
@@ -56,15 +54,15 @@ class Placement:
         if var in self._operands:
             concat, place = self._operands[var]
             parent = self._whole_of(concat)
-            return self._inside(func, name, self.groups.dims.shape(var.ty), inputs, ops, place, parent)
+            return self._inside(func, self.groups.dims.shape(var.ty), inputs, ops, place, parent)
         view = self._views.get(var)
         if view is not None:
-            return self._padded(func, name, self.groups.dims.shape(var.ty), inputs, ops, view)
+            return self._padded(func, self.groups.dims.shape(var.ty), inputs, ops, view)
         view = padded_view(ops)
         if view is not None:  # no producer writes inside: copy rows, without conditions
             source = self.steps.tensors[inputs[0]]
-            func, copies, name = _copy(source)
-            return self._whole(self._padded(func, name, source.shape, inputs, copies, view))
+            func, copies = copy_of(source.shape, source.dtype)
+            return self._whole(self._padded(func, source.shape, inputs, copies, view))
         return None
 
     def _is_border(self, ops: list[OpInfo], name: str) -> bool:
@@ -78,13 +76,13 @@ class Placement:
         return parent
 
     def _padded(
-        self, func: tirx.PrimFunc, name: str, shape: list[SizeExpr], inputs: list[str], ops: list[OpInfo],
+        self, func: tirx.PrimFunc, shape: list[SizeExpr], inputs: list[str], ops: list[OpInfo],
         view: TensorView,
     ) -> str:  # fmt: skip
         """Add a group whose result, of `shape`, is `view` of a padded tensor, and the step for the border."""
         dtype = str([param for param in func.params if tirx.is_buffer_var(param)][-1].dtype)
         parent = self._around(view, shape, dtype)
-        inner = self._inside(func, name, shape, inputs, ops, view, parent)
+        inner = self._inside(func, shape, inputs, ops, view, parent)
         self._border(view, inner, parent)
         return inner
 
@@ -98,12 +96,12 @@ class Placement:
         return parent
 
     def _inside(
-        self, func: tirx.PrimFunc, name: str, shape: list[SizeExpr], inputs: list[str], ops: list[OpInfo],
+        self, func: tirx.PrimFunc, shape: list[SizeExpr], inputs: list[str], ops: list[OpInfo],
         view: TensorView, parent: LoweredTensor,
     ) -> str:  # fmt: skip
         """Add a group whose result, of `shape`, is `view` of `parent`; returns the name of the result."""
         inner = self._inner(view, shape, parent)
-        self.groups.add(func, ops, inputs, [inner], name)
+        self.groups.add(func, ops, inputs, [inner])
         return inner
 
     def _inner(self, view: TensorView, shape: list[SizeExpr], parent: LoweredTensor) -> str:
@@ -150,19 +148,13 @@ class Placement:
         for source, view, direct in zip(inputs, join.views, join.direct, strict=True):
             if not direct:
                 tensor = self.steps.tensors[source]
-                func, copies, name = _copy(tensor)
-                self._inside(func, name, tensor.shape, [source], copies, view, parent)
+                func, copies = copy_of(tensor.shape, tensor.dtype)
+                self._inside(func, tensor.shape, [source], copies, view, parent)
         if not any((*join.place.before, *join.place.after)):
             return parent.name
         inner = self._inner(join.place, self.groups.dims.shape(concat.ty), parent)
         self._border(join.place, inner, parent)
         return inner
-
-
-def _copy(source: LoweredTensor) -> tuple[tirx.PrimFunc, list[OpInfo], str]:
-    """The function that copies `source`, its op info, and a name for the group."""
-    func, copies = copy_of(source.shape, source.dtype)
-    return func, copies, f"copy of {source.shape} {source.dtype}"
 
 
 def _plus(size: SizeExpr, more: int) -> SizeExpr:
