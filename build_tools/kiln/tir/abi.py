@@ -41,6 +41,7 @@ _STRUCTURE = [
     s_tir.transform.ConvertBlocksToOpaque(),
     _COMPACT,
     s_tir.transform.LowerMatchBuffer(),
+    prim_func_pass(lambda func, *_: inline_bindings(func), opt_level=0, name="InlineBindings"),
     s_tir.transform.StmtSimplify(),
     s_tir.transform.LowerOpaqueBlock(),
 ]
@@ -227,7 +228,7 @@ def pointers(
 
 def lower(kernel: Kernel, target: tvm.target.Target) -> Lowered:
     """Lower one kernel to the ABI. The function is called `kernel`; the caller gives it its final name."""
-    func = inline_bindings(_short_positions(kernel.func)).with_attr("global_symbol", "kernel")
+    func = _short_positions(kernel.func).with_attr("global_symbol", "kernel")
     mod = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule({"kernel": func}))
     compact = kernel.family == "opaque" and not kernel.sizes  # a size of memory must be a number
     structure = [item for item in _STRUCTURE if item is not _COMPACT or compact]

@@ -46,6 +46,31 @@ def test_bound_variables_are_written_out_at_every_use() -> None:
     assert size[1] > 20 * size[0]
 
 
+def test_loops_from_a_variable_are_moved_to_zero_by_its_old_value() -> None:
+    """tir/abi.py replaces bound variables after CanonicalizeLoop: the first index would be 0, not 3."""
+    out = tirx.decl_buffer([8], "int64", "out")
+    outer, inner = (tirx.Var(name, "int64") for name in ("outer", "inner"))
+    store = tirx.BufferStore(out, inner, [inner])
+    nest = tirx.For(inner, outer, int64(1), tirx.ForKind.SERIAL, store)
+    loops = tirx.For(outer, int64(3), int64(2), tirx.ForKind.SERIAL, nest)
+    func = tirx.PrimFunc([out], loops)
+    moved = tvm.s_tir.transform.CanonicalizeLoop()(tvm.IRModule({"main": func}))["main"]
+    (index,) = moved.body.body.body.indices
+    first = {moved.body.loop_var: int64(0), moved.body.body.loop_var: int64(0)}
+    at_start = tvm_ffi.structural_map(index, ((tirx.Var, lambda variable: first.get(variable, variable)),))
+    assert int(sym.Analyzer().simplify(at_start)) == 0
+
+
+def test_bindings_stay_after_their_variables_are_replaced() -> None:
+    """tir/inline_bindings.py replaces the variables itself, and leaves no binding."""
+    data = tirx.decl_buffer([8], "int64", "data")
+    count, twice = (tirx.Var(name, "int64") for name in ("count", "twice"))
+    store = tirx.BufferStore(data, twice, [int64(0)])
+    func = tirx.PrimFunc([data, count], tirx.SeqStmt([tirx.Bind(twice, count * int64(2)), store]))
+    simple = tvm.s_tir.transform.StmtSimplify()(tvm.IRModule({"main": func}))["main"].body
+    assert isinstance(simple.seq[0], tirx.Bind) and not simple.seq[1].value.same_as(twice)
+
+
 def test_vectors_of_indices_are_divided_rounding_down() -> None:
     """tir/truncated_division.py: 1 / 2, -1 / 2 and -3 / 2, rounded towards zero, are not 0, -1 and -2."""
     one, step, two = (tirx.IntImm("int32", value) for value in (1, -2, 2))

@@ -11,6 +11,7 @@ fusion would not have merged the concat into a kernel that does more than copy.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -146,6 +147,8 @@ def find_joins(
 
     joins: dict[Any, InPlaceConcat] = {}
     parents: dict[Any, Any] = {}
+    lifetimes = _Lifetimes(bindings, mod["main"], padded)
+    peak = lifetimes.peak(parents)
     for binding in calls:
         call = binding.value
         if not _is_concat(ops_of(call)) or not _is_image(call):
@@ -159,9 +162,10 @@ def find_joins(
         if 2 * written < sum(sizes) or not inside:
             continue
         with_concat = {**parents, **dict.fromkeys(inside, binding.var)}
-        if _peak(bindings, mod["main"], with_concat, padded) > _peak(bindings, mod["main"], parents, padded):
+        peak_with_concat = lifetimes.peak(with_concat)
+        if peak_with_concat > peak:
             continue
-        parents = with_concat
+        parents, peak = with_concat, peak_with_concat
         joins[binding.var] = _join(ops_of(call)[0], call, shapes, direct, padded.get(binding.var))
     return joins
 
@@ -193,56 +197,77 @@ def _is_simple(mod: tvm.IRModule, ops: Sequence[OpInfo], call: Any) -> bool:
     return len(fused.outputs) == 1 and len(fused.outputs[0].shape) == 4
 
 
-def _peak(
-    bindings: Sequence[Any], main: Any, inside: Mapping[Any, Any], padded: Mapping[Any, TensorView]
-) -> int:
-    """The most bytes alive at any step.
+class _Lifetimes:
+    """The tensors that the bindings of `main` make and read, from which the need for memory follows.
 
-    `inside`: tensor → the tensor that it is stored in. `padded`: views inside padded tensors.
+    `padded`: views inside padded tensors.
     """
-    owner: dict[Any, Any] = dict(inside)
-    first: dict[Any, int] = {}
-    last: dict[Any, int] = {}
-    size: dict[Any, int] = {}
 
-    def root(variable: Any) -> Any:
-        while variable in owner:
-            variable = owner[variable]
-        return variable
+    def __init__(self, bindings: Sequence[Any], main: Any, padded: Mapping[Any, TensorView]) -> None:
+        self._owner: dict[Any, Any] = {}  # tensor → the tensor that it is stored in, in any case
+        self._steps: list[tuple[Any, list[Any]]] = []  # variable, and the variables that its value reads
+        self._bytes: dict[Any, int] = {}
+        for binding in bindings:
+            source = _source(binding, padded)
+            if source is not None:
+                self._owner[binding.var] = source
+            self._steps.append((binding.var, _variables(binding.value)))
+            view = padded.get(binding.var)
+            self._bytes[binding.var] = _bytes(
+                binding.var.ty, None if view is None else _full(binding.var, view)
+            )
+        self._results = _variables(main.body.body)
 
-    def read(expr: Any, step: int) -> None:
-        def visit(item: Any) -> None:
-            if isinstance(item, relax.Var) and root(item) in first:
-                last[root(item)] = step
+    def peak(self, inside: Mapping[Any, Any]) -> int:
+        """The most bytes alive at any step. `inside`: tensor → the tensor that it is stored in, too."""
+        owner = {**self._owner, **inside}
+        first: dict[Any, int] = {}
+        last: dict[Any, int] = {}
 
-        post_order_visit(expr, visit)
+        def root(variable: Any) -> Any:
+            while variable in owner:
+                variable = owner[variable]
+            return variable
 
-    for step, binding in enumerate(bindings):
-        name = operator(binding.value)
-        if name == "relax.reshape":
-            owner.setdefault(binding.var, binding.value.args[0])
-        elif name == "relax.call_tir":
-            (source, *other_operands) = binding.value.args[1].fields or [None]
-            view = None if other_operands else padded.get(source)
-            if view is not None and _sizes(binding.var.ty) == _full(source, view.with_pixel_gap(0)):
-                # an in-place padding: the producer has filled its parent
-                owner.setdefault(binding.var, source)
-        read(binding.value, step)
-        tensor = root(binding.var)
-        first.setdefault(tensor, step)
-        last[tensor] = step
-        view = padded.get(binding.var)
-        size[binding.var] = _bytes(binding.var.ty, None if view is None else _full(binding.var, view))
-    read(main.body.body, len(bindings))
-    change = [0] * (len(bindings) + 2)
-    for tensor, start in first.items():
-        change[start] += size.get(tensor, 0)
-        change[last[tensor] + 1] -= size.get(tensor, 0)
-    peak = alive = 0
-    for delta in change:
-        alive += delta
-        peak = max(peak, alive)
-    return peak
+        for step, (variable, read) in enumerate(self._steps):
+            last.update((tensor, step) for tensor in map(root, read) if tensor in first)
+            tensor = root(variable)
+            first.setdefault(tensor, step)
+            last[tensor] = step
+        last.update((tensor, len(self._steps)) for tensor in map(root, self._results) if tensor in first)
+        change = [0] * (len(self._steps) + 2)
+        for tensor, start in first.items():
+            change[start] += self._bytes.get(tensor, 0)
+            change[last[tensor] + 1] -= self._bytes.get(tensor, 0)
+        return max(itertools.accumulate(change))
+
+
+def _source(binding: Any, padded: Mapping[Any, TensorView]) -> Any:
+    """The tensor in whose memory `binding` makes its result; None for a tensor of its own.
+
+    That is the operand of a reshape, and of an in-place padding, whose producer has filled its parent.
+    """
+    name = operator(binding.value)
+    if name == "relax.reshape":
+        return binding.value.args[0]
+    if name == "relax.call_tir":
+        (source, *other_operands) = binding.value.args[1].fields or [None]
+        view = None if other_operands else padded.get(source)
+        if view is not None and _sizes(binding.var.ty) == _full(source, view.with_pixel_gap(0)):
+            return source
+    return None
+
+
+def _variables(expr: Any) -> list[Any]:
+    """The variables in a Relax expression."""
+    found: list[Any] = []
+
+    def visit(item: Any) -> None:
+        if isinstance(item, relax.Var):
+            found.append(item)
+
+    post_order_visit(expr, visit)
+    return found
 
 
 def _sizes(ty: Any) -> tuple[int, ...] | None:
