@@ -184,7 +184,7 @@ def test_rows_of_a_computed_number_of_iterations(built: CompiledGraphs) -> None:
     for trips, limit, count in ((0, 9, 0), (4, 1e6, 4), (100, 40, 4), (6, 1e6, 6), (99, 180, 6)):
         _, rows, _ = built.check("loop_rows", x, np.array(trips), np.array(limit, "float32"))
         assert len(rows) == count
-    with pytest.raises(TooManyError):
+    with pytest.raises(TooManyError, match=r"^rows: 7$"):
         built.check("loop_rows", x, np.array(7), np.array(1e6, "float32"))
     for limit, count in ((1.5, 1), (7, 3), (99, 5)):
         _, rows, _ = built.check("loop_ends", np.array(1, "float32"), np.array(limit, "float32"))

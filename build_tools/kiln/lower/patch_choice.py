@@ -9,11 +9,11 @@ peak.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import relax
 
@@ -21,6 +21,7 @@ from kiln.config import Target
 from kiln.config.memory import region_of, regions_of
 from kiln.config.sizes import ceil_div
 from kiln.graph.bindings import operator, shape_of
+from kiln.lower.dims import Dims
 from kiln.lower.patches import (
     ImageRegion,
     bands,
@@ -38,6 +39,10 @@ _ALIGN = 64
 _STATIC = 512  # bytes of RAM outside the arena: the session, and variables of the runtime
 _REDUCTIONS = {f"relax.{name}" for name in ("sum", "mean", "max", "min", "prod")}
 _CUTS = 32  # cuts that are tried, the first ones: later feature maps are smaller
+
+
+# A size in a shape → its greatest value.
+Greatest = Callable[[Any], int]
 
 
 @dataclass(frozen=True)
@@ -60,11 +65,11 @@ def ram_limit(target: Target, budgets: Iterable[int | None]) -> int | None:
     return min(limits, default=None)
 
 
-def _bytes(expr: Any) -> int:
+def _bytes(expr: Any, greatest: Greatest) -> int:
     shape = getattr(expr.ty, "shape", None)
     if shape is None:
         return 0
-    elements = int(np.prod(shape_of(expr), dtype=np.int64))
+    elements = math.prod(greatest(size) for size in shape)
     size = ceil_div(elements * int(tvm.DataType(str(expr.ty.dtype)).bits), 8)
     return ceil_div(size, _ALIGN) * _ALIGN
 
@@ -78,9 +83,13 @@ def _read(call: Any) -> list[Any]:
 
 
 class _StoredTensors:
-    """The tensors of a function that take memory, and the steps that compute them."""
+    """The tensors of a function that take memory, and the steps that compute them.
 
-    def __init__(self, func: Any) -> None:
+    `greatest`: the greatest value of a size, for which memory is planned.
+    """
+
+    def __init__(self, func: Any, greatest: Greatest) -> None:
+        self.greatest = greatest
         self.bindings = [(b.var, b.value) for b in func.body.blocks[0].bindings]
         self.calls = dict(self.bindings)
         self.outside = {*func.params, func.body.body}
@@ -109,7 +118,9 @@ class _StoredTensors:
                 if len(called) == 1 and called[0] in _REDUCTIONS:
                     self.stored[variable] = False
         self.stored[func.body.body] = True
-        self.sizes = {v: 0 if v in self.outside else _bytes(v) for v, _ in self.bindings if self.stored[v]}
+        self.sizes = {
+            v: 0 if v in self.outside else _bytes(v, greatest) for v, _ in self.bindings if self.stored[v]
+        }
         self.rows = {v: int(shape_of(v)[1]) for v in self.sizes if is_image(v)}
         self.reads = {v: self.sources(call) for v, call in self.bindings if self.stored[v]}
 
@@ -147,7 +158,7 @@ class _StoredTensors:
                 return None
             for item in copied:
                 rows = needs[item].last - needs[item].first
-                size = ceil_div(_bytes(item) * rows, int(shape_of(item)[1]))
+                size = ceil_div(_bytes(item, self.greatest) * rows, int(shape_of(item)[1]))
                 result.append(_Event((item,), (number, item), size))
             for variable, _ in region.calls:
                 if not self.stored[variable]:
@@ -198,7 +209,7 @@ def in_patches(mod: tvm.IRModule, limit: int | None) -> tuple[tvm.IRModule, Patc
     candidates = regions(func)
     if not candidates:
         return mod, None
-    graph, room = _StoredTensors(func), limit - _STATIC
+    graph, room = _StoredTensors(func, Dims("main", mod).greatest), limit - _STATIC
     before = peak_of(graph.events() or [])
     if before <= room:
         return mod, None

@@ -17,6 +17,8 @@ from kiln.runtime.records import TensorInfo
 
 Tensor = npt.NDArray[Any]
 
+_NO_NUMBERS = (str, bytes, type(None))
+
 
 def as_array(value: Any, dtype: np.dtype[np.generic], name: str = "an input") -> Tensor:
     """The array over an array or a DLPack tensor in CPU memory; for other values a new array of `dtype`.
@@ -34,6 +36,10 @@ def as_array(value: Any, dtype: np.dtype[np.generic], name: str = "an input") ->
             raise KilnError(f"{name}: a DLPack tensor of {type(value).__name__}: {error}") from None
     else:
         try:
+            plain = np.asarray(value)
+            # NumPy would make None, and texts such as "nan", numbers.
+            if plain.dtype.kind in "USO" and any(isinstance(one, _NO_NUMBERS) for one in plain.flat):
+                raise TypeError("numbers are expected")
             array = np.asarray(value, dtype)
         except Exception as error:  # NumPy's, or of the value's own conversion
             raise KilnError(f"{name} of type {type(value).__name__}: {error}") from None

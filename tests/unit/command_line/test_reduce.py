@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import onnx
 import pytest
 from kiln.command_line.compare import reduce
 from kiln.command_line.compare.figures import difference
+from kiln.command_line.compare.part_keys import keys_of_part, write_keys
 from kiln.command_line.compare.probe import Probe
 from kiln.command_line.compare.run import Compared, Row
 from kiln.command_line.running import Destination, destination_of
+from kiln.config import load_model
 from kiln.errors import KilnError
 from kiln.golden.compare import ErrorLimits
 from onnx import TensorProto, helper
@@ -146,3 +149,49 @@ def test_what_cannot_be_read_or_written(tmp_path: Path, monkeypatch: pytest.Monk
         with pytest.raises(KilnError, match=message):
             reduce.reduce_model(str(model), HOST, inputs, tmp_path / out)
     assert not (tmp_path / "out.onnx").exists()
+
+
+def test_nested_graphs_bring_what_they_read(tmp_path: Path) -> None:
+    """The part of an If has the tensors, the weights and the producers that its branches read."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    net (float[rows,2] x, bool flag) => (float[rows,2] y) <float[2,2] w = {1.0, 2.0, 3.0, 4.0}>
+    {
+        a = Relu(x)
+        c = Tanh(x)
+        b = If(flag) <
+            then_branch = yes () => (float[rows,2] then_y) { then_y = MatMul(a, w) },
+            else_branch = no () => (float[rows,2] else_y) { else_y = Identity(a) }
+        >
+        y = Add(b, c)
+    }
+    """
+    model = onnx.parser.parse_model(text)
+    parts = reduce.Parts(model)
+    assert parts.before(2, 9) == [0, 2]
+    for numbers, entering in (([2], ["flag", "a"]), ([0, 2], ["x", "flag"])):
+        part, read = parts.cut(numbers) or (onnx.ModelProto(), [])
+        onnx.checker.check_model(part, full_check=True)
+        assert (read, [tensor.name for tensor in part.graph.initializer]) == (entering, ["w"])
+        assert [value.name for value in part.graph.output] == ["b"]
+
+
+def test_keys_of_the_model_that_apply_to_a_part(tmp_path: Path) -> None:
+    config = {
+        "source": {"kind": "file", "path": "net.onnx"},
+        "weights": "int8",
+        "dims": {"rows": {"min": 2, "max": 8, "buckets": [4]}, "other": {"min": 1, "max": 3}},
+        "bounds": {"found[0]": 4, "lost": 7},
+        "tolerance": {"absolute": 0.5, "outputs": {"y": {"absolute": 1}}},
+        "state": {"h": "h_out"},
+    }
+    (tmp_path / "net.yaml").write_text(json.dumps(config))
+    graph = onnx.parser.parse_graph("g (float[Rows,2] a) => (int64[2,n] found) { found = NonZero(a) }")
+    model, part = load_model(str(tmp_path / "net.yaml")), helper.make_model(graph)
+    keys = keys_of_part(model, part)
+    assert keys.pop("weights")["type"] == "int8"
+    assert keys == {
+        "dims": {"rows": {"min": 2, "max": 8}}, "bounds": {"found[0]": 4}, "tolerance": {"absolute": 0.5}
+    }  # fmt: skip
+    assert write_keys(keys, tmp_path / "part.onnx") == tmp_path / "part.yaml"
+    assert load_model(str(tmp_path / "part.yaml")).dims["rows"].max == 8
+    assert write_keys({}, tmp_path / "part.onnx") == tmp_path / "part.onnx"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 from kiln.lower.patch_choice import in_patches
 from kiln.lower.patches import Need, bands, divided, macs_of, regions, rule_of
 from relaxed import Array, const, module, operators, run_by_tvm
@@ -149,3 +151,20 @@ def test_what_cannot_be_divided() -> None:
     rule = rule_of(binding.value)
     assert rule is not None and rule.rows_read(0, 1) is None  # of the pad: a band of padding alone
     assert rule.rows_read(0, 2) == Need(0, 1, 1, 0)
+
+
+@pytest.mark.parametrize(("greatest", "divides"), [(100, True), (5000, False)])
+def test_dynamic_sizes_are_counted_at_their_greatest(greatest: int, divides: bool) -> None:
+    """Layers on an image of fixed size, beside a tensor of up to 32 * `greatest` bytes, which no patch makes
+    smaller."""
+    rows = tvm.tirx.Var("rows", "int64")
+
+    def body(image: Any, table: Any) -> Any:
+        wide = convolved(emit(op.nn.relu(convolved(image, weights(3, 3, 3, 24)))), weights(3, 3, 24, 24))
+        mean = emit(op.mean(emit(op.nn.relu(wide)), [1, 2, 3]))
+        return op.add(mean, emit(op.sum(emit(op.nn.softmax(emit(op.nn.softmax(table)))))))
+
+    mod = module([IMAGE, ((rows, 8), "float32")], body)
+    dims = {"rows": {"dim": "rows", "divide": 1, "min": 1, "max": greatest}}
+    mod["main"] = mod["main"].with_attr("kiln.dims", json.dumps(dims))
+    assert (in_patches(mod, 40_000)[1] is not None) == divides

@@ -5,31 +5,32 @@ searched, by bisection over the order of execution, whose results cannot be buil
 that node alone, and grows by the nodes before it, 1, 2, 4, …, until it fails as the whole does. A tensor
 that enters the part becomes an input, with the values of the reference.
 
-onnx.utils.Extractor cuts the graph. Each trial is a build of its own below build/.copies.
+Each trial is a build of its own below build/.copies.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx.utils
 
 from kiln.arrays import Array
 from kiln.command_line.build import COPIES, build_copy
+from kiln.command_line.compare.part_keys import keys_of_part, write_keys
 from kiln.command_line.compare.run import Compared, WrongInputsError, compare_model
 from kiln.command_line.model_files import graph_file
 from kiln.command_line.outputs import writable
 from kiln.command_line.running import Destination
-from kiln.config import load_model
+from kiln.config import Model, load_model
 from kiln.config.source import PythonSource
 from kiln.device.bundle import open_bundle
 from kiln.errors import KilnError
 from kiln.files import atomic_write
+from kiln.frontend.onnx.order import reads
 from kiln.frontend.onnx.value_types import with_value_types
 from kiln.scratch import scratch_folder
 from kiln.sources import fetch
@@ -54,10 +55,15 @@ class Reduced:
 
 @dataclass(frozen=True)
 class _Trials:
-    """Builds and runs parts at `destination`, with the `options` of a build."""
+    """Builds and runs parts of `model` at `destination`, with the `options` of a build."""
 
+    model: Model
     destination: Destination
     options: Mapping[str, str]
+
+    def configured(self, part: Path) -> str:
+        """What to build for a part: its file, or a YAML file with the keys of the model that apply to it."""
+        return str(write_keys(keys_of_part(self.model, onnx.load(str(part), load_external_data=False)), part))
 
     def compare(self, model: str, inputs: Path | None) -> Compared:
         """Compare the model with its reference, tensor by tensor; see `compare_model`."""
@@ -68,23 +74,29 @@ class Parts:
     """Cuts parts of a model that end in given nodes."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        inferred = with_value_types(model)
-        self._extractor = onnx.utils.Extractor(inferred)
-        self.nodes = list(model.graph.node)
-        graph = inferred.graph
-        self._typed = {info.name for info in [*graph.value_info, *graph.input, *graph.output]}
-        self._varying = {info.name for info in graph.input}
-        for node in self.nodes:
-            if self._varying & set(node.input):
-                self._varying.update(node.output)
-        self._constants = {tensor.name for tensor in model.graph.initializer}
+        self._model = with_value_types(model)
+        graph = self._model.graph
+        self.nodes = list(graph.node)
+        self._types = {info.name: info for info in [*graph.value_info, *graph.input, *graph.output]}
+        self._constants = {tensor.name for tensor in graph.initializer}
+        self._constants |= {tensor.values.name for tensor in graph.sparse_initializer}
         self._maker = {name: number for number, node in enumerate(self.nodes) for name in node.output if name}
+        known = {*self._maker, *self._constants, *(info.name for info in graph.input)}
+        # Graphs nested in a node read tensors of this one, besides their own.
+        self._reads = [
+            list(dict.fromkeys([*node.input, *sorted(reads(node) & known - set(node.input))]))
+            for node in self.nodes
+        ]
+        self._varying = {info.name for info in graph.input} - self._constants
+        for node, names in zip(self.nodes, self._reads, strict=True):
+            if self._varying & set(names):
+                self._varying.update(node.output)
 
     def before(self, last: int, count: int) -> list[int]:
         """Numbers of `count` nodes that the node `last` depends on, itself among them, nearest first."""
         chosen, queue = [last], [last]
         while queue and len(chosen) < count:
-            for name in self.nodes[queue.pop(0)].input:
+            for name in self._reads[queue.pop(0)]:
                 maker = self._maker.get(name)
                 if maker is not None and maker not in chosen and len(chosen) < count:
                     chosen.append(maker)
@@ -100,16 +112,37 @@ class Parts:
         read = dict.fromkeys(
             name
             for number in numbers
-            for name in self.nodes[number].input
+            for name in self._reads[number]
             if name and name not in produced and name not in self._constants
         )
-        used = {name for number in numbers for name in self.nodes[number].input}
+        used = {name for number in numbers for name in self._reads[number]}
         outputs = sorted(
-            (produced - used | set(self.nodes[numbers[-1]].output)) & self._typed & self._varying
+            (produced - used | set(self.nodes[numbers[-1]].output)) & self._types.keys() & self._varying
         )
-        if not outputs or not set(read) <= self._typed:
+        if not outputs or not read.keys() <= self._types.keys():
             return None
-        return self._extractor.extract_model(list(read), outputs), list(read)
+        return self._part(numbers, list(read), outputs, used), list(read)
+
+    def _part(
+        self, numbers: Sequence[int], inputs: Sequence[str], outputs: Sequence[str], used: Collection[str]
+    ) -> onnx.ModelProto:
+        """A model of the nodes `numbers`; `used`: the tensors that they read."""
+        model, whole = self._model, self._model.graph
+        part = onnx.ModelProto(
+            ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions
+        )
+        graph = part.graph
+        graph.name = whole.name or "part"
+        graph.node.extend(self.nodes[number] for number in sorted(numbers))
+        graph.input.extend(self._types[name] for name in inputs)
+        graph.output.extend(self._types[name] for name in outputs)
+        graph.initializer.extend(tensor for tensor in whole.initializer if tensor.name in used)
+        graph.sparse_initializer.extend(
+            tensor for tensor in whole.sparse_initializer if tensor.values.name in used
+        )
+        inner = {name for node in graph.node for name in node.output} - set(outputs)
+        graph.value_info.extend(info for info in whole.value_info if info.name in inner)
+        return part
 
 
 def reduce_model(
@@ -131,14 +164,16 @@ def reduce_model(
     with scratch_folder("reduce") as folder:
         parts = Parts(_load(graph_file(model, Path(folder))))
         trial = Path(folder, f"{out.stem}.onnx")
-        reduced = _reduce_to_part(parts, name, _Trials(destination, options), inputs, trial)
+        reduced = _reduce_to_part(parts, name, _Trials(model, destination, options), inputs, trial)
         inputs_file = None if reduced.inputs is None else out.with_suffix(".npz")
         if reduced.inputs is not None and inputs_file is not None:
             atomic_write(inputs_file, reduced.inputs.read_bytes())
         atomic_write(out, trial.read_bytes())
+        described = write_keys(keys_of_part(model, onnx.load(str(trial))), out)
         return replace(
-            reduced, model=out, inputs=inputs_file, failure=reduced.failure.replace(str(trial), str(out))
-        )
+            reduced, model=described, inputs=inputs_file,
+            failure=reduced.failure.replace(str(trial), str(out)),
+        )  # fmt: skip
 
 
 def _load(source: Path) -> onnx.ModelProto:
@@ -169,7 +204,7 @@ def _reduce_to_part(parts: Parts, name: str, trials: _Trials, inputs: Path | Non
             return ""
         inputs_file = path.with_suffix(".npz")
         np.savez(inputs_file, **{tensor: values[tensor] for tensor in entering})  # type: ignore[arg-type]
-        at_fault = trials.compare(str(path), inputs_file).culprit
+        at_fault = trials.compare(trials.configured(path), inputs_file).culprit
         return "" if at_fault is None else f"tensor {at_fault.probe.tensor}: {at_fault.difference.detail}"
 
     reduced = _grow(parts, last, fails, out)
@@ -181,7 +216,7 @@ def _reduce_error(parts: Parts, trials: _Trials, message: str, out: Path) -> Red
 
     def fails(path: Path, entering: Sequence[str]) -> str:
         try:
-            build_copy(str(path), trials.destination.named, **trials.options)
+            build_copy(trials.configured(path), trials.destination.named, **trials.options)
         except KilnError as error:
             return str(error) if _same_kind(str(error), message) else ""
         return ""

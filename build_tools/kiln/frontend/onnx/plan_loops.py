@@ -257,8 +257,8 @@ class PlanLoop:
         """`rows` with as many rows as there were iterations; a run with more ends with KILN_TOO_MANY."""
         builder = self.control.host.bb
         counter, goes = (builder.emit(relax.TupleGetItem(ended, index)) for index in (1, 2))
-        none = relax.const(np.full(1, -1, np.int64), "int64")
-        number = builder.emit(op.where(goes, none, counter))
+        one_more = builder.emit(op.add(counter, relax.const(np.full(1, 1, np.int64), "int64")))
+        number = builder.emit(op.where(goes, one_more, counter))
         name = next(written.name for written in self.written if written.name)
         return counted(builder, self.control.host._symbols, name, number, rows, self.most)
 

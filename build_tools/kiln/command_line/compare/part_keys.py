@@ -1,0 +1,52 @@
+"""The keys of a model's YAML file that apply to a part of its graph as well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from kiln.config import Model, sizes
+from kiln.files import write_json
+from kiln.frontend.onnx.declared_shapes import declared_shape
+from kiln.frontend.options import key_of
+
+# Keys that do not name tensors of the model.
+_KEPT = ("weights", "checks", "winograd", "quantised", "precision", "threads", "variants", "byoc")
+_OF_DIM = ("min", "max", "multiple", "fallback")
+
+
+def keys_of_part(model: Model, part: onnx.ModelProto) -> dict[str, Any]:
+    """The keys of `model` for a model of the nodes in `part`: its settings, and ranges of its own sizes.
+
+    Buckets, state and special cases are those of the whole model.
+    """
+    content = model.model_dump(mode="json", exclude_unset=True)
+    keys = {key: content[key] for key in _KEPT if key in content}
+    if "tolerance" in content and (limits := {**content["tolerance"]}):
+        limits.pop("outputs", None)
+        keys["tolerance"] = limits
+    shapes = [declared_shape(value) or () for value in part.graph.input]
+    named = {name for shape in shapes for axis in shape if axis is not None for name in sizes.names(axis)}
+    used = named | {key_of(name) for name in named}
+    dims = {name: dim for name, dim in content.get("dims", {}).items() if name in used}
+    if dims:
+        keys["dims"] = {name: {key: dim[key] for key in _OF_DIM if key in dim} for name, dim in dims.items()}
+    tensors = {name for node in part.graph.node for name in node.output}
+    bounds = {key: most for key, most in content.get("bounds", {}).items() if key.split("[")[0] in tensors}
+    if bounds:
+        keys["bounds"] = bounds
+    return keys
+
+
+def write_keys(keys: dict[str, Any], part: Path) -> Path:
+    """What to build for the file `part`: a YAML file with `keys` next to it, or without keys the file itself.
+
+    JSON is YAML.
+    """
+    if not keys:
+        return part
+    described = part.with_suffix(".yaml")
+    write_json(described, {"source": {"kind": "file", "path": part.name}, **keys})
+    return described
