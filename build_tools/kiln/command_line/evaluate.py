@@ -96,12 +96,20 @@ def evaluate(
     states = read(Interface, built.interface).states if manifest["states"] else []
     want = _reference_outputs(model, states, samples, names)
     if outputs is not None:
-        arrays = {
-            entry["name"]: np.stack([run[index] for run in got])
-            for index, entry in enumerate(manifest["outputs"])
-        }
-        save_npz(outputs, arrays)
+        save_npz(outputs, _named_outputs([entry["name"] for entry in manifest["outputs"]], got))
     return _figures(samples, _scores_index(model, manifest), got, want)
+
+
+def _named_outputs(names: Sequence[str], got: Sequence[Sequence[Array]]) -> dict[str, Array]:
+    """The arrays of --outputs: all samples of an output, or one sample each where their shapes differ."""
+    arrays = {}
+    for index, name in enumerate(names):
+        values = [run[index] for run in got]
+        if len({value.shape for value in values}) == 1:
+            arrays[name] = np.stack(values)
+        else:
+            arrays |= {f"{name}[{number}]": value for number, value in enumerate(values)}
+    return arrays
 
 
 def _reference_outputs(
@@ -149,11 +157,21 @@ def _scores_index(model: Model, manifest: Manifest) -> int:
 def _figures(
     samples: Samples, index: int, got: Sequence[Sequence[Array]], want: Sequence[Sequence[Array]]
 ) -> Evaluation:
-    ours = np.stack([run[index].ravel().astype(np.float64) for run in got])
-    theirs = np.stack([run[index].ravel().astype(np.float64) for run in want])
+    """The figures of output `index`.
+
+    Scores that only one of both has, as where a detector finds a box more, are compared with 0.
+    """
+    counts = {run[index].size for run in (*got, *want)}
     labels = samples.labels
-    check_labels(samples, ours.shape[1])
-    answers, expected = ours.argmax(1), theirs.argmax(1)
+    if labels is not None and len(counts) > 1:
+        raise KilnError(
+            f"{samples.path}: 'labels': the output has {min(counts)} to {max(counts)} scores, allowed is one "
+            "number for all samples: name another output with the key run.output, or leave out the labels"
+        )
+    check_labels(samples, max(counts))
+    both, count = [[run[index] for run in runs] for runs in (got, want)], max(*counts, 1)
+    ours, theirs = (_scores(values, count, fill=0) for values in both)
+    answers, expected = (_scores(values, count, fill=-np.inf).argmax(1) for values in both)
     differing = [
         Disagreement(
             samples.names[number] if samples.names else f"sample {number}",
@@ -170,6 +188,14 @@ def _figures(
         snr_db([ours], [theirs]),
         differing,
     )
+
+
+def _scores(values: Sequence[Array], count: int, fill: float) -> Array:
+    """A row of `count` scores for each sample, `fill` in place of those that a sample does not have."""
+    rows = np.full((len(values), count), fill, np.float64)
+    for row, value in zip(rows, values, strict=True):
+        row[: value.size] = value.ravel()
+    return rows
 
 
 def _accuracy(scores: Array, labels: Array) -> Accuracy:

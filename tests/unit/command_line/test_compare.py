@@ -16,6 +16,7 @@ from kiln.command_line.compare.probes import write_probed
 from kiln.command_line.compare.run import Compared, Row, as_json
 from kiln.command_line.compare.show import show
 from kiln.command_line.running import destination_of
+from kiln.config import load_model
 from kiln.errors import KilnError
 from kiln.golden.compare import ErrorLimits
 from kiln.golden.reference import open_reference
@@ -152,3 +153,13 @@ def test_arrays_that_are_not_the_models_inputs(
     with pytest.raises(run.WrongInputsError, match=rf"^in\.npz: {message}"):
         reduce.reduce_model("net.onnx", destination_of("host", None), Path("in.npz"), tmp_path / "out.onnx")
     assert not (tmp_path / "out.onnx").exists()
+
+
+def test_errors_name_the_model_and_not_its_copy(tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text("source: {kind: file, path: net.onnx}\n")
+    source, probed = Path("net.onnx"), tmp_path / "probed.onnx"
+    with (
+        pytest.raises(KilnError, match=r"^net\.onnx: sizes are dynamic; give them in models/m\.yaml$"),
+        run.errors_of_the_copy(load_model(str(tmp_path / "m.yaml")), source, probed),
+    ):
+        raise KilnError(f"{probed}: sizes are dynamic; give them in models/m_probed.yaml")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.command_line import __main__ as command_line
-from kiln.command_line.evaluate import Accuracy, Disagreement, _figures, as_json, show
+from kiln.command_line.evaluate import Accuracy, Disagreement, _figures, _named_outputs, as_json, show
 from kiln.command_line.samples import SamplePort, Samples, samples_from_images
 from kiln.config import load_model
 from kiln.errors import KilnError
@@ -73,6 +73,18 @@ def test_accuracy_and_disagreements(capsys: pytest.CaptureFixture[str]) -> None:
         _figures(Samples([{}], np.array([9])), 0, got[:1], want[:1])
     unknown = _figures(Samples([{}, {}, {}]), 0, want, want)
     assert (unknown.reference, unknown.disagreements, unknown.snr) == (None, [], float("inf"))
+
+
+def test_samples_with_outputs_of_other_shapes() -> None:
+    """A detector finds two boxes, none, and one that the reference does not have."""
+    got = [[np.eye(2), np.zeros(3)], [np.zeros((0, 2)), np.zeros(3)], [np.ones((1, 2)), np.ones(3)]]
+    want = [got[0], got[1], [np.zeros((0, 2)), np.ones(3)]]
+    arrays = _named_outputs(["boxes", "sizes"], got)
+    assert list(arrays) == ["boxes[0]", "boxes[1]", "boxes[2]", "sizes"] and arrays["sizes"].shape == (3, 3)
+    result = _figures(Samples([{}, {}, {}]), 0, got, want)
+    assert result.disagreements == [] and result.snr == pytest.approx(0.0)  # as much noise as signal
+    with pytest.raises(KilnError, match="'labels': the output has 0 to 4 scores"):
+        _figures(Samples([{}, {}, {}], np.array([0, 1, 2])), 0, got, want)
 
 
 def test_few_classes_have_no_top_five(capsys: pytest.CaptureFixture[str]) -> None:

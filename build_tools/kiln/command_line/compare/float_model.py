@@ -18,7 +18,14 @@ from kiln.command_line.build import build_copy
 from kiln.command_line.compare.figures import Difference, difference
 from kiln.command_line.compare.probe import Probe
 from kiln.command_line.compare.probes import write_probed
-from kiln.command_line.compare.run import WORK, Compared, Row, configuration_of, golden_inputs
+from kiln.command_line.compare.run import (
+    WORK,
+    Compared,
+    Row,
+    configuration_of,
+    errors_of_the_copy,
+    golden_inputs,
+)
 from kiln.command_line.model_files import graph_file
 from kiln.command_line.running import Destination, RunningBundle, running
 from kiln.config import Model, load_model
@@ -63,7 +70,8 @@ def compare_with_float(
     golden = None if arrays is None else golden_inputs(arrays, folder)
     configuration_of(model, source, model.name, golden, folder)  # for the report
     configuration = configuration_of(model, probed, f"{model.name}_probed", golden, folder)
-    built = build_copy(str(configuration), destination.named, **options)
+    with errors_of_the_copy(model, source, probed):
+        built = build_copy(str(configuration), destination.named, **options)
     read_as = _results_of_pairs(onnx.load(str(probed)))
     reference = open_reference(float_probed)
     with running(built.folder, destination) as running_bundle:

@@ -6,7 +6,8 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,8 @@ def compare_model(
             f"{inputs}: array '{unknown[0]}' is not an input of the model; the inputs are "
             f"{', '.join(ran.inputs)}"
         )
-    tensors = _build_and_run(with_probes, destination, options).rows
+    with errors_of_the_copy(model, source, probed):
+        tensors = _build_and_run(with_probes, destination, options).rows
     named_probes = {probe.tensor: probe for probe in probes}
     order = {probe.tensor: number for number, probe in enumerate(probes)}
     rows = [
@@ -117,6 +119,16 @@ def compare_model(
         for row in sorted(tensors, key=lambda row: order.get(row.probe.tensor, len(order)))
     ]
     return Compared(model.name, destination.target.name, ran.runner, rows, ran.rows)
+
+
+@contextmanager
+def errors_of_the_copy(model: Model, source: Path, probed: Path) -> Iterator[None]:
+    """Errors of the copy of `model` whose file is `probed` name the model and its file `source` instead."""
+    try:
+        yield
+    except KilnError as error:
+        text = str(error).replace(str(probed), str(source))
+        raise KilnError(text.replace(f"{model.name}_probed", model.name)) from None
 
 
 def golden_inputs(arrays: Mapping[str, Array], folder: Path) -> list[dict[str, Any]]:

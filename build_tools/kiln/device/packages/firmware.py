@@ -46,7 +46,8 @@ def make(kind: str, bundle: Bundle, target: Target, out: Path, models: Sequence[
     if bundle.params.is_file():
         raise KilnError(
             f"option 'package': the parameters of {bundle.name} are in a file of their own, for which a "
-            f"{kind} package has no place; build with params_storage: embedded"
+            f"{kind} package has no place; build with embedded ones (params.storage of the "
+            "model, params_storage of the target)"
         )
     facts = _facts(bundle, target, models or [bundle])
     files = _rendered(kind, facts)
