@@ -38,7 +38,7 @@ def run(args: BundleStage) -> None:
     config, plan = read(BundleConfig, args.config), read_plan(args.plan)
     target = Target.model_validate(read_json(args.target))
     name, tolerance = config.name, read_json(args.tolerance)["tolerance"]
-    check_tolerance(tolerance, {port.name: port.dtype for port in plan.outputs})
+    check_tolerance(name, tolerance, {port.name: port.dtype for port in plan.outputs})
     with atomic_dir(args.out) as folder:
         shutil.copytree(args.link, folder, dirs_exist_ok=True, copy_function=shutil.copyfile)
         _copy(args.source / f"{name}_plan.c", folder / "src" / f"{name}_plan.c")
@@ -67,21 +67,22 @@ def run(args: BundleStage) -> None:
     pack(args.out, args.archive)
 
 
-def check_tolerance(tolerance: Mapping[str, Any], outputs: Mapping[str, str]) -> None:
+def check_tolerance(model: str, tolerance: Mapping[str, Any], outputs: Mapping[str, str]) -> None:
     """Raise KilnError for limits of something that is not one of `outputs`, or that its type does not have.
 
-    `outputs`: the type of each output by its name.
+    `outputs`: the type of each output of `model` by its name.
     """
     for name, limits in tolerance["outputs"].items():
+        where = f"model '{model}': tolerance.outputs.{name}"
         if name not in outputs:
-            raise KilnError(f"tolerance.outputs.{name}: the model has no such output{choices(name, outputs)}")
+            raise KilnError(f"{where}: the model has no such output{choices(name, outputs)}")
         of_floats, dtype = ("absolute", "relative"), outputs[name]
         unread, read_keys = (("levels",), of_floats) if "float" in dtype else (of_floats, ("levels",))
         for key in unread:
             if limits.get(key) is not None:
                 raise KilnError(
-                    f"tolerance.outputs.{name}.{key}: {limits[key]:g}, but the output is of {dtype}, whose "
-                    f"limits are: {', '.join(read_keys)}"
+                    f"{where}.{key}: {limits[key]:g}, but the output is of {dtype}, whose limits are: "
+                    f"{', '.join(read_keys)}"
                 )
 
 

@@ -29,7 +29,8 @@ def run(args: GoldenStage) -> None:
             config, tolerance or {}, args.source, interface, buckets, proofs
         )
     except KilnError as error:
-        raise KilnError(str(error).replace(str(args.source), args.called or str(args.source))) from error
+        text = str(error).replace(str(args.source), args.called or str(args.source))
+        raise KilnError(f"model '{config.name}': {text}" if text.startswith("golden.") else text) from error
     with atomic_dir(args.out) as folder:
         for path, content in files.items():
             atomic_write(folder / path, content)

@@ -54,11 +54,11 @@ def test_half_an_archive(tmp_path: Path) -> None:
 
 
 def test_limits_for_an_output_that_does_not_exist_are_refused() -> None:
-    check_tolerance({"outputs": {"y": {}}}, {"x": "int8", "y": "float32"})
+    check_tolerance("m", {"outputs": {"y": {}}}, {"x": "int8", "y": "float32"})
     with pytest.raises(
-        KilnError, match=r"^tolerance\.outputs\.yy: the model has no such output; did you mean"
+        KilnError, match=r"^model 'm': tolerance\.outputs\.yy: the model has no such output; did you mean"
     ):
-        check_tolerance({"outputs": {"yy": {}}}, {"x": "int8", "y": "float32"})
+        check_tolerance("m", {"outputs": {"yy": {}}}, {"x": "int8", "y": "float32"})
 
 
 @pytest.mark.parametrize(
@@ -76,5 +76,5 @@ def test_limits_that_an_output_does_not_have_are_refused(
     dtype: str, limits: dict[str, float], message: str
 ) -> None:
     with pytest.raises(KilnError) as raised:
-        check_tolerance({"outputs": {"y": limits}}, {"y": dtype})
-    assert str(raised.value).startswith(f"tolerance.outputs.y.{message}")
+        check_tolerance("m", {"outputs": {"y": limits}}, {"y": dtype})
+    assert str(raised.value).startswith(f"model 'm': tolerance.outputs.y.{message}")

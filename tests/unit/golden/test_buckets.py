@@ -152,7 +152,7 @@ def test_given_tensors_bring_their_sizes(stage: Stage, tmp_path: Path) -> None:
     status, printed = stage.run(golden=given(600), inputs={})
     assert (status, printed) == (
         2,
-        "kiln: error: golden.inputs: kind 'tensors': seq is 600, allowed 1..512\n",
+        "kiln: error: model 'm': golden.inputs: kind 'tensors': seq is 600, allowed 1..512\n",
     )
     status, printed = stage.run(BUCKETS[:2], golden=given(7), inputs={})
     assert status == 2 and "tensors has batch2_seq7, which no bucket serves" in printed
@@ -171,7 +171,7 @@ def test_bounds_for_an_input_that_is_not_there(stage: Stage) -> None:
     status, printed = stage.run(golden=golden)
     assert (status, printed) == (
         2,
-        "kiln: error: golden.inputs: no input is called 'idz', there are: ids, mask\n",
+        "kiln: error: model 'm': golden.inputs: no input is called 'idz', there are: ids, mask\n",
     )
 
 

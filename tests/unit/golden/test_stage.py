@@ -109,7 +109,7 @@ def test_vectors_of_an_onnx_model(tmp_path: Path, build: Any) -> None:
 def test_runs_in_sequence_need_a_state(tmp_path: Path, build: Any) -> None:
     status, out, printed = build(onnx_file(tmp_path / "m.onnx"), golden={"runs": 2})
     assert (status, out.exists()) == (2, False)
-    assert printed.startswith("kiln: error: golden.runs: 2, but the model has no state that a run leaves to")
+    assert printed.startswith("kiln: error: model 'm': golden.runs: 2, but the model has no state that a run")
 
 
 @pytest.mark.parametrize(("kind", "resolver"), [("auto", "BUILTIN"), ("builtin_ref", "BUILTIN_REF")])
