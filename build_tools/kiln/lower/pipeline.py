@@ -192,7 +192,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         *([("fixed_point", fixed_point)] if lowering.in_fixed_point else []),
         ("integer_weights", integer_weights, GPU),
         ("multipliers", partial(multipliers, lowering), CPU),
-        ("pointwise", pointwise, CPU),
+        ("pointwise", lambda mod: pointwise(mod, lowering.machine.isa), CPU),
         ("padding", explicit_padding, CPU),  # a GPU's kernels compute the padding where they read an element
         ("quantised", store_quantised),
         ("patches", partial(patches, lowering), CPU),

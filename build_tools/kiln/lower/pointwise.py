@@ -62,10 +62,13 @@ class _PixelConvolution:
 
 
 class _Pointwise:
-    """The rewriting rule of a transpose to channels first. `uses`: number of reads of each variable."""
+    """The rewriting rule of a transpose to channels first, for processors of `isa`.
 
-    def __init__(self, uses: dict[Any, int]) -> None:
-        self.uses = uses
+    `uses`: number of reads of each variable.
+    """
+
+    def __init__(self, uses: dict[Any, int], isa: str) -> None:
+        self.uses, self.isa = uses, isa
 
     def __call__(self, rewriter: CallRewriter, call: Any) -> Any:
         rank = len(call.ty.shape)
@@ -91,7 +94,7 @@ class _Pointwise:
             call = rewriter.definition(expr)
             name = operator(call)
             if name == "relax.nn.conv2d":
-                return _of_convolution(rewriter, call, elementwise)
+                return _of_convolution(rewriter, call, elementwise, self.isa)
             if name == "relax.reshape" and _keeps_ends(call.args[0], expr):
                 expr = call.args[0]
                 continue
@@ -104,7 +107,7 @@ class _Pointwise:
 
 
 def _of_convolution(
-    rewriter: CallRewriter, call: Any, elementwise: list[tuple[Any, int]]
+    rewriter: CallRewriter, call: Any, elementwise: list[tuple[Any, int]], isa: str
 ) -> _PixelConvolution | None:
     """The chain that begins with the conv2d `call`; None where it does not apply."""
     attrs, kernel = call.attrs, constant(call.args[1])
@@ -115,7 +118,7 @@ def _of_convolution(
     if {str(call.ty.dtype), str(call.args[0].ty.dtype)} != {"float32"}:
         return None
     if kernel.shape[:2] != (1, 1):
-        return _of_few_terms(rewriter, call, kernel, elementwise)
+        return _of_few_terms(rewriter, call, kernel, elementwise, isa)
     if any(integers(attrs.padding)) or {*integers(attrs.strides)} != {1}:
         return None
     groups = int(attrs.groups)
@@ -139,10 +142,10 @@ def _channels_first(rewriter: CallRewriter, data: Any) -> Any | None:
 
 
 def _of_few_terms(
-    rewriter: CallRewriter, call: Any, kernel: Array, elementwise: list[tuple[Any, int]]
+    rewriter: CallRewriter, call: Any, kernel: Array, elementwise: list[tuple[Any, int]], isa: str
 ) -> _PixelConvolution | None:
     """The chain that begins with the conv2d `call` of few terms (lower/few_terms.py); None for others."""
-    if not few_terms.suits(kernel, call):
+    if not few_terms.suits(kernel, call, isa):
         return None
     batch, height, width, channels = shape_of(call.args[0])
     data = call.args[0] if channels == 1 else _channels_first(rewriter, call.args[0])
@@ -191,7 +194,7 @@ def _of_rows(call: Any, position: int, value: Any, rows: Sequence[int]) -> Any:
     return relax.Call(call.op, arguments, call.attrs)
 
 
-def pointwise(mod: tvm.IRModule) -> tvm.IRModule:
-    """Make matmuls of convolutions of single pixels between transposes."""
-    mod = rewrite_calls(mod, {"relax.permute_dims": _Pointwise(count_uses(mod))})
+def pointwise(mod: tvm.IRModule, isa: str) -> tvm.IRModule:
+    """Make matmuls of convolutions of single pixels between transposes, for processors of `isa`."""
+    mod = rewrite_calls(mod, {"relax.permute_dims": _Pointwise(count_uses(mod), isa)})
     return relax.transform.DeadCodeElimination()(mod)

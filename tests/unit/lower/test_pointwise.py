@@ -24,7 +24,7 @@ def _weights(*shape: int, dtype: str = "float32") -> Any:
 def _changed(shape: Sequence[Any], body: Any, dtype: str = "float32") -> tuple[Any, Any]:
     """A module as `simplify` leaves it, and after the pass."""
     mod = simplify(module([(shape, dtype)], body))
-    return mod, pointwise(mod)
+    return mod, pointwise(mod, "avx2")
 
 
 @pytest.mark.parametrize("sizes", [(31,), (5, 7), (3, 4, 5)])
