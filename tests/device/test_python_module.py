@@ -238,6 +238,9 @@ def test_dynamic_shapes(dynamic: Any) -> None:
         kiln.KilnError, match=r"plan: dimensions \['batch'\], allowed are \['batch', 'width'\]"
     ):
         dynamic.plan(batch=1)
+    for wrong in (-1, 2.5, "2", None):
+        with pytest.raises(kiln.KilnError, match=r"plan: width=.*: a whole number from 0 on is expected"):
+            dynamic.plan(batch=1, width=wrong)  # type: ignore[arg-type]
 
 
 def test_what_a_notebook_shows(dynamic: Any, tmp_path: Path) -> None:

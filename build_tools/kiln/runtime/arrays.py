@@ -79,6 +79,17 @@ def as_output(value: Any, dtype: np.dtype[np.generic], name: str) -> Tensor:
     return array
 
 
+def as_size(value: Any, name: str) -> int:
+    """The size of a dimension, called `name`. Raises KilnError for what is not one."""
+    try:
+        size = operator.index(value)
+    except TypeError:
+        size = -1
+    if not 0 <= size < 2**63:
+        raise KilnError(f"plan: {name}={value!r}: a whole number from 0 on is expected")
+    return size
+
+
 def of_shape(shape: Any, dtype: np.dtype[np.generic], name: str) -> Tensor:
     """An array of a shape whose elements take no memory. Raises KilnError for an invalid shape."""
     try:

@@ -28,6 +28,7 @@ from kiln.runtime.arrays import (
     aligned_bytes,
     as_array,
     as_output,
+    as_size,
     by_name,
     counted_part,
     of_shape,
@@ -181,7 +182,7 @@ class Network:
         else:
             if set(dims) != set(self.dims):
                 raise KilnError(f"plan: dimensions {sorted(dims)}, allowed are {sorted(self.dims)}")
-            sizes = [of_shape((dims[name],), np.dtype(np.int8), name).size for name in self.dims]
+            sizes = [as_size(dims[name], name) for name in self.dims]
             c_sizes = (ctypes.c_int64 * structs.MAX_DIMS)(*sizes)
             status = self._c.kiln_plan_dims(
                 ctypes.byref(self._model), c_sizes, ctypes.byref(result), ctypes.byref(detail)
