@@ -11,6 +11,8 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -94,6 +96,31 @@ static kiln_status checked(int copy, size_t bytes, const char *path, kiln_load_c
     return kiln_fail(detail, &error);
 }
 
+/* Whether the file has all that its header names: reading beyond its end would end the process in
+ * the loader. What is no library is left to the loader. */
+static bool is_whole(int copy, size_t bytes) {
+    if (bytes < sizeof(ElfW(Ehdr)))
+        return true;
+    const unsigned char *const seen = mmap(NULL, bytes, PROT_READ, MAP_SHARED, copy, 0);
+    if (seen == MAP_FAILED)
+        return true;
+    const ElfW(Ehdr) *const head = (const void *)seen;
+    bool whole = true;
+    if (memcmp(head->e_ident, ELFMAG, SELFMAG) == 0 && head->e_phentsize == sizeof(ElfW(Phdr)) &&
+        head->e_phoff % _Alignof(ElfW(Phdr)) == 0) {
+        const size_t room = head->e_phoff <= bytes ? bytes - head->e_phoff : 0;
+        whole = head->e_phnum <= room / sizeof(ElfW(Phdr));
+        for (size_t number = 0; whole && number < head->e_phnum; number++) {
+            const ElfW(Phdr) *const part = (const void *)(seen + head->e_phoff);
+            whole = part[number].p_type != PT_LOAD ||
+                    (part[number].p_offset <= bytes &&
+                     part[number].p_filesz <= bytes - part[number].p_offset);
+        }
+    }
+    (void)munmap((void *)seen, bytes);
+    return whole;
+}
+
 /* "/proc/self/fd/" and the number. */
 static void name_of(int copy, char *name) {
     static const char folder[] = "/proc/self/fd/";
@@ -125,6 +152,8 @@ kiln_status kiln_load(kiln_loaded *loaded, const char *path, const kiln_model *b
     kiln_status status = KILN_OK;
     if (check != NULL)
         status = checked(found.file, bytes, path, check, user, detail);
+    if (status == KILN_OK && !is_whole(found.file, bytes))
+        status = fail(detail, KILN_SYSTEM_LIBRARY, "the file is cut short");
     if (status == KILN_OK) {
         name_of(found.file, name);
         found.library = dlopen(name, RTLD_NOW | RTLD_LOCAL);

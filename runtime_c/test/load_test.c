@@ -110,6 +110,12 @@ static void test_refused(char **files) {
     CHECK(getenv("LOADED") == NULL); /* none of its code has run */
     CHECK(kiln_load(&loaded, files[3], &sums, NULL, NULL, &detail) == KILN_SYSTEM_LIBRARY);
     CHECK(kiln_detail_text(&detail, text, sizeof text) > 10 && detail.name != NULL);
+    for (int cut = 4; cut < 7;
+         cut++) { /* files that end within the header, or within what it names */
+        CHECK(kiln_load(&loaded, files[cut], &sums, NULL, NULL, &detail) == KILN_SYSTEM_LIBRARY);
+        CHECK(loaded.model == NULL);
+    }
+    CHECK(detail.name != NULL && strcmp(detail.name, "the file is cut short") == 0);
     kiln_model other = sums; /* a library that can be loaded, but has no such model */
     other.name = "no_such_model";
     CHECK(kiln_load(&loaded, files[0], &other, NULL, NULL, &detail) == KILN_SYSTEM_LIBRARY);
@@ -132,7 +138,7 @@ static void test_refused(char **files) {
 
 int main(int count, char **arguments) {
     kiln_loaded one, two, again;
-    if (count != 5)
+    if (count != 8)
         return 2;
     char **files = arguments + 1;
     test_refused(files);

@@ -33,4 +33,8 @@ def test_models_are_swapped_under_load(sanitizer: str, tmp_path: Path) -> None:
         libraries.append(str(out))
     text = tmp_path / "text"
     text.write_text("no library")
-    assert ", 0 failures" in run([str(program), *libraries, str(text)], tmp_path)
+    whole, cuts = Path(libraries[0]).read_bytes(), []
+    for size in (40, 100, len(whole) // 2):  # within the header, the table of segments, a segment
+        cuts.append(tmp_path / f"cut{size}.so")
+        cuts[-1].write_bytes(whole[:size])
+    assert ", 0 failures" in run([str(program), *libraries, str(text), *map(str, cuts)], tmp_path)
