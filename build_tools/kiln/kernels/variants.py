@@ -43,6 +43,8 @@ def kernels_of_variants(
 
     if len(machines) == 1:
         return [[group_kernel] for group_kernel in made_for(machines[0])]
+    if not any(str(param.dtype) in BYTES for param in func.params if tirx.is_buffer_var(param)):
+        machines = _with_common_caches(machines)
     # Panels by pairs have the width of one machine's vectors.
     pairs = len({machine.vector_bits for machine in machines}) == 1
     common_types = frozenset.intersection(*(multiplied_types(machine) for machine in machines))
@@ -57,6 +59,28 @@ def kernels_of_variants(
     if not all(_same_interface(kernels_of_variant, last, params) for kernels_of_variant in kernels):
         kernels = [made_for(machines[0])] * len(machines)
     return [list(forms) for forms in zip(*kernels, strict=True)]
+
+
+def _with_common_caches(machines: Sequence[Machine]) -> list[Machine]:
+    """`machines`, of which those with the same vectors have the smallest caches among them.
+
+    Variants with other instructions for 8-bit integers compute floats alike: a bundle then contains these
+    kernels once, in blocks that fit every processor.
+    """
+    alike: dict[tuple[str, int], list[Machine]] = {}
+    for machine in machines:
+        alike.setdefault((machine.isa, machine.vector_bits), []).append(machine)
+
+    def with_smallest(machine: Machine) -> Machine:
+        others = alike[machine.isa, machine.vector_bits]
+        return replace(
+            machine,
+            l1_bytes=min(other.l1_bytes for other in others),
+            l2_bytes=min(other.l2_bytes for other in others),
+            shared_bytes=min(other.shared_bytes for other in others),
+        )
+
+    return [with_smallest(machine) for machine in machines]
 
 
 def _same_interface(
