@@ -117,6 +117,13 @@ def find_joins(
 ) -> dict[Any, InPlaceConcat]:
     """The concats of `main` that are done in place, by variable; `padded`: views inside padded tensors."""
     calls = _calls(mod)
+
+    def ops_of(call: Any) -> list[OpInfo]:
+        return ops.get(call.args[0].name_hint, [])
+
+    concats = [binding for binding in calls if _is_concat(ops_of(binding.value)) and _is_image(binding.value)]
+    if not concats:
+        return {}
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
     producers = {binding.var: binding.value for binding in calls}
     blocked = used_otherwise(mod["main"], bindings)
@@ -124,9 +131,6 @@ def find_joins(
     for binding in calls:
         for position, item in enumerate(binding.value.args[1].fields):
             readers.setdefault(item, []).append((binding.value, position))
-
-    def ops_of(call: Any) -> list[OpInfo]:
-        return ops.get(call.args[0].name_hint, [])
 
     def can_be_view(operand: Any) -> bool:
         """Whether the producer of `operand` can write into the result, and all readers can read there."""
@@ -149,10 +153,8 @@ def find_joins(
     parents: dict[Any, Any] = {}
     lifetimes = _Lifetimes(bindings, mod["main"], padded)
     peak = lifetimes.peak(parents)
-    for binding in calls:
+    for binding in concats:
         call = binding.value
-        if not _is_concat(ops_of(call)) or not _is_image(call):
-            continue
         operands = list(call.args[1].fields)
         shapes = [list(operand.ty.shape) for operand in operands]
         direct = tuple(operands.count(item) == 1 and can_be_view(item) for item in operands)
@@ -271,10 +273,11 @@ def _variables(expr: Any) -> list[Any]:
 
 
 def _sizes(ty: Any) -> tuple[int, ...] | None:
-    """The shape of a tensor of type `ty`; None for a dynamic shape, or for a type other than a tensor."""
-    if not isinstance(ty, relax.TensorType) or any(is_dynamic(extent) for extent in ty.shape):
+    """The shape of a tensor of type `ty`; None for a dynamic or unknown shape, and for other types."""
+    shape = getattr(ty, "shape", None)
+    if shape is None or any(is_dynamic(extent) for extent in shape):
         return None
-    return tuple(int(extent) for extent in ty.shape)
+    return tuple(int(extent) for extent in shape)
 
 
 def _full(variable: Any, view: TensorView) -> tuple[int, ...] | None:
