@@ -26,8 +26,10 @@ def run(args: CutStage) -> None:
 
 
 def part_of(source: Path, section: Mapping[str, Any]) -> bytes:
-    """The content of a file with the part of the ONNX or TFLite file `source` that `section`, the key `cut`
-    of the model, describes. Raises KilnError as `cut`."""
+    """The content of a file with a part of the ONNX or TFLite file `source`.
+
+    `section`: the key `cut` of the model, which describes the part. Raises KilnError as `cut`.
+    """
     if source.suffix.lower() == ".tflite":
         read_tflite(source)
         return with_signature(source, source.read_bytes(), section["signature"])

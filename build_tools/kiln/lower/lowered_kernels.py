@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import tempfile
@@ -55,23 +56,27 @@ def _lower(group_kernel: GroupKernel, ops: Sequence[OpInfo], build: Build) -> _R
 
 @dataclass
 class _Known:
-    """Kernels by the structural hash of their functions, with a value for each.
+    """A value for each function, of which structurally equal ones are one.
 
-    Equal kernels are one, also for several variants with the same vector unit: the other features have a say
+    Equal kernels are one also for several variants with the same vector unit: the other features have a say
     in the loops where they are used.
     """
 
-    entries: dict[int, list[tuple[tirx.PrimFunc, Build, Any]]] = field(default_factory=dict)
+    entries: dict[Any, list[tuple[tirx.PrimFunc, Any]]] = field(default_factory=dict)
 
-    def find(self, func: tirx.PrimFunc, structure: int, build: Build) -> Any:
-        for other, of, value in self.entries.get(structure, []):
-            alike = (of.machine.isa, of.machine.vector_bits) == (build.machine.isa, build.machine.vector_bits)
-            if alike and (other.same_as(func) or tvm_ffi.structural_equal(other, func)):
+    def find(self, func: tirx.PrimFunc, structure: int, build: Build | None = None) -> Any:
+        """The value of `func`, whose structural hash is `structure`, or None. `build`: of a kernel."""
+        for other, value in self.entries.get(self._key(structure, build), []):
+            if other.same_as(func) or tvm_ffi.structural_equal(other, func):
                 return value
         return None
 
-    def add(self, func: tirx.PrimFunc, structure: int, build: Build, value: Any) -> None:
-        self.entries.setdefault(structure, []).append((func, build, value))
+    def add(self, func: tirx.PrimFunc, structure: int, value: Any, build: Build | None = None) -> None:
+        self.entries.setdefault(self._key(structure, build), []).append((func, value))
+
+    @staticmethod
+    def _key(structure: int, build: Build | None) -> tuple[Any, ...]:
+        return (structure,) if build is None else (structure, build.machine.isa, build.machine.vector_bits)
 
 
 class KernelPlan:
@@ -83,19 +88,18 @@ class KernelPlan:
         self._ready: dict[int, _Ready] = {}
         # By group, its function and kernels as GroupLowering made them, for the second walk.
         self.groups: dict[Any, Any] = {}
-        self._functions: dict[int, list[tuple[tirx.PrimFunc, int]]] = {}  # by structural hash: see `number`
+        self._functions, self._numbers = _Known(), itertools.count()  # see `number`
         # By the address of a parameter's value, which is kept here: its encoding. Names of parameters are not
         # the same in both walks, since the first one packs nothing.
         self._encodings: dict[int, tuple[Array, Encoding | None]] = {}
 
     def number(self, func: tirx.PrimFunc) -> int:
         """A number that is the same for all structurally equal functions, and for no others."""
-        alike = self._functions.setdefault(tvm_ffi.structural_hash(func), [])
-        for other, number in alike:
-            if other.same_as(func) or tvm_ffi.structural_equal(other, func):
-                return number
-        number = sum(map(len, self._functions.values()))
-        alike.append((func, number))
+        structure = tvm_ffi.structural_hash(func)
+        number: int | None = self._functions.find(func, structure)
+        if number is None:
+            number = next(self._numbers)
+            self._functions.add(func, structure, number)
         return number
 
     def of(self, part: GroupKernel, ops: Sequence[OpInfo], build: Build) -> VariantKernel:
@@ -104,7 +108,7 @@ class KernelPlan:
         number = self._known.find(part.kernel.func, structure, build)
         if number is None:
             number = len(self._needed)
-            self._known.add(part.kernel.func, structure, build, number)
+            self._known.add(part.kernel.func, structure, number, build)
             self._needed.append((part, ops, build))
         return VariantKernel(part, f"planned{number}", [])
 
@@ -165,7 +169,7 @@ class LoweredKernels:
             return replace(lowered_before, part=part)
         ready = self._plan.find(part.kernel.func, structure, build) or _lower(part, ops, build)
         lowered_before = VariantKernel(part, ready.symbol, ready.scratch)
-        self._known.add(part.kernel.func, structure, build, lowered_before)
+        self._known.add(part.kernel.func, structure, lowered_before, build)
         if not self._steps.has_kernel(ready.symbol):
             self._steps.functions[ready.symbol] = ready.func
             if ready.text is not None:

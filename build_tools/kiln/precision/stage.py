@@ -125,7 +125,7 @@ def _errors_of_vectors(
                     "give it a body in Relax or TIR"
                 )
     evaluator = Evaluator(module, params)
-    rows, kept = [], [initial_value(state) for state in states]
+    rows, kept = [], []
     for vector in vectors:
         if not vector.run:  # the first of a sequence
             kept = [initial_value(state) for state in states]

@@ -164,14 +164,14 @@ def reduce_model(
     with scratch_folder("reduce") as folder:
         parts = Parts(_load(graph_file(model, Path(folder))))
         trial = Path(folder, f"{out.stem}.onnx")
-        reduced = _reduce_to_part(parts, name, _Trials(model, destination, options), inputs, trial)
+        trials = _Trials(model, destination, options)
+        reduced = _reduce_to_part(parts, name, trials, inputs, trial)
         inputs_file = None if reduced.inputs is None else out.with_suffix(".npz")
         if reduced.inputs is not None and inputs_file is not None:
             atomic_write(inputs_file, reduced.inputs.read_bytes())
         atomic_write(out, trial.read_bytes())
-        described = write_keys(keys_of_part(model, onnx.load(str(trial))), out)
         return replace(
-            reduced, model=described, inputs=inputs_file,
+            reduced, model=Path(trials.configured(out)), inputs=inputs_file,
             failure=reduced.failure.replace(str(trial), str(out)),
         )  # fmt: skip
 

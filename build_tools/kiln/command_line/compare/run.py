@@ -158,8 +158,7 @@ def _input_error(names: Sequence[str], folder: Path, message: str) -> str:
 def configuration_of(
     model: Model, source: Path, name: str, golden: list[dict[str, Any]] | None, folder: Path
 ) -> Path:
-    """Write the YAML file of a copy of `model` whose file is `source`, with the graph that is built. JSON is
-    YAML."""
+    """Write the YAML file of a copy of `model`; `source`: the file with its graph. JSON is YAML."""
     content = model.model_dump(mode="json", exclude_unset=True)
     for key in _KEYS_OF_THE_ORIGINAL:
         content.pop(key, None)

@@ -109,12 +109,7 @@ class Quantiser:
             SamplePort(
                 value.name,
                 np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)),
-                tuple(
-                    dim.dim_value
-                    if dim.dim_value > 0
-                    else None  # exporters write a dynamic size as 0 or -1, too
-                    for dim in value.type.tensor_type.shape.dim
-                ),
+                tuple(size if isinstance(size, int) else None for size in declared_shape(value) or ()),
                 declared=declared_shape(value),
             )
             for value in self._model.graph.input

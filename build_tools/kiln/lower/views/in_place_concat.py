@@ -21,8 +21,7 @@ import tvm
 from tvm import relax
 from tvm.tirx import PrimFunc
 
-from kiln.callbacks import post_order_visit
-from kiln.graph.bindings import operator
+from kiln.graph.bindings import operator, variables
 from kiln.lower.views.in_place_padding import OPAQUE, used_otherwise
 from kiln.opinfo.attach import OpInfo, of
 from kiln.tir.fused import Fused, NotSimple
@@ -213,12 +212,12 @@ class _Lifetimes:
             source = _source(binding, padded)
             if source is not None:
                 self._owner[binding.var] = source
-            self._steps.append((binding.var, _variables(binding.value)))
+            self._steps.append((binding.var, variables(binding.value)))
             view = padded.get(binding.var)
             self._bytes[binding.var] = _bytes(
                 binding.var.ty, None if view is None else _full(binding.var, view)
             )
-        self._results = _variables(main.body.body)
+        self._results = variables(main.body.body)
 
     def peak(self, inside: Mapping[Any, Any]) -> int:
         """The most bytes alive at any step. `inside`: tensor → the tensor that it is stored in, too."""
@@ -258,18 +257,6 @@ def _source(binding: Any, padded: Mapping[Any, TensorView]) -> Any:
         if view is not None and _sizes(binding.var.ty) == _full(source, view.with_pixel_gap(0)):
             return source
     return None
-
-
-def _variables(expr: Any) -> list[Any]:
-    """The variables in a Relax expression."""
-    found: list[Any] = []
-
-    def visit(item: Any) -> None:
-        if isinstance(item, relax.Var):
-            found.append(item)
-
-    post_order_visit(expr, visit)
-    return found
 
 
 def _sizes(ty: Any) -> tuple[int, ...] | None:
