@@ -187,7 +187,7 @@ def test_runs_and_steps_are_timed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps(tiny.plan()))
+    (tmp_path / "plan.json").write_text(json.dumps(tiny.plan_for(bundles[0].target)))
     given = ["--plan", str(tmp_path / "plan.json"), "--steps"]
     time_unit, rate_unit, _ = bench._UNITS["ns"]
     monkeypatch.setitem(bench._UNITS, "ns", (time_unit, rate_unit, 0.1))  # seconds of runs

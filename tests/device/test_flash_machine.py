@@ -186,7 +186,7 @@ def test_threads_are_those_that_the_machine_has(
     machine: Machine, bundles: tuple[BuiltBundle, BuiltBundle], tmp_path: Path
 ) -> None:
     assert bundles[0].target.cores == 4  # the machine has two
-    (tmp_path / "plan.json").write_text(json.dumps(tiny.plan()))
+    (tmp_path / "plan.json").write_text(json.dumps(tiny.plan_for(bundles[0].target)))
     desk = board(machine, tmp_path, "/data/bench")
     stdout, stderr = desk.start(
         "device-bench", *desk.flags(bundles[0]), "--plan", str(tmp_path / "plan.json")

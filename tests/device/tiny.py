@@ -139,8 +139,9 @@ def gcc_target(name: str = "x86_64") -> Target:
 
 
 def plan_for(target: Target, storage: str = "embedded") -> dict[str, Any]:
-    """`plan` without threads where the target has none."""
-    return {**plan(storage), **({"threads": "none"} if target.threads == "none" else {})}
+    """`plan` with the target's own variant, for any processor, and no threads where the target has none."""
+    cpu = {"arch": target.arch, "variants": [{"name": target.base}]}
+    return {**plan(storage), "cpu": cpu, **({"threads": "none"} if target.threads == "none" else {})}
 
 
 def build(folder: Path, target: Target, storage: str = "embedded", kernels: str = KERNELS) -> Path:
