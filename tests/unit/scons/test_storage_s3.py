@@ -17,6 +17,7 @@ import pytest
 from unit.scons_project import RESNET, StandInProject
 
 pytestmark = pytest.mark.heavy
+PACKAGES = ("moto[server]==5.2.5", "s3fs==2026.9.0")
 
 SERVER = """
 import sys
@@ -42,7 +43,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment in which s3://builds is a bucket of a server on this machine."""
     packages = tmp_path_factory.mktemp("packages")
     install = [sys.executable, "-m", "pip", "install", "-q", "--target", str(packages)]
-    subprocess.run([*install, "moto[server]", "s3fs"], check=True, capture_output=True, timeout=900)
+    subprocess.run([*install, *PACKAGES], check=True, capture_output=True, timeout=900)
     given = {
         "PYTHONPATH": str(packages),
         "AWS_ACCESS_KEY_ID": "key",
