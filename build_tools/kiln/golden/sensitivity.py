@@ -3,10 +3,12 @@ justifies.
 
 Between two quantised layers a value is rounded to one of 256 levels. An implementation that sums in another
 order rounds a few values to the neighbouring level, and the difference grows from layer to layer. The
-reference measures it: it runs again with each float input moved up or down by one level. Where no float
-input can be moved (token numbers), the embeddings are moved by one level, and the scales of the activations
-are changed by 1/512, which moves the greatest value of each by a quarter of a level. The greatest change of
-an output over these runs is its sensitivity. Random signs come from a fixed seed.
+reference measures it: it runs again with each float input moved up or down by one level, and with the scales
+of the activations changed by 2^-18, so that values halfway between two levels round up in one run and down in
+another: means and interpolations of levels, such as a Resize by 2, fall there often. Where no float input can
+be moved (token numbers), the embeddings are moved by one level, and the scales are changed by 1/512 instead,
+which moves the greatest value of each by a quarter of a level. The greatest change of an output over these
+runs is its sensitivity. Random signs come from a fixed seed.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import onnx
 from kiln.arrays import Array
 from kiln.golden.reference import OnnxRuntime, Reference
 from kiln.scratch import scratch_folder
+from kiln.sources.onnx_data import external_files
 
 # Operators that round activations to levels.
 ROUNDING = frozenset(
@@ -30,6 +33,7 @@ ROUNDING = frozenset(
 _RUNS = 2
 _LEVELS = 255
 _SCALE_CHANGE = 1 / 512
+_TIE_CHANGE = 2**-18  # moves no value by more than 1/1000 of a level
 _LARGEST = 1 << 30  # bytes of a model whose scales are changed in memory
 
 
@@ -41,6 +45,7 @@ class Sensitivity:
         nodes = list(self._model.graph.node) if self._model else []
         self.applies = any(node.op_type in ROUNDING for node in nodes)
         self._steps = self._input_steps() if self.applies else {}
+        self._variants: list[Reference] | None = None  # made at the first run, for all vectors
         self._generator = np.random.default_rng(0)
 
     def _input_steps(self) -> dict[str, float]:
@@ -56,15 +61,16 @@ class Sensitivity:
 
     def measure(self, names: Sequence[str], inputs: Sequence[Array], outputs: Sequence[Array]) -> list[float]:
         """The greatest change of each output, in the output's unit; `names`: the names of the inputs."""
+        moved = any(value.dtype.kind == "f" for value in inputs)
         runs = [
             self._reference.run(
                 [self._perturbed(name, value) for name, value in zip(names, inputs, strict=True)]
             )
-            for _ in range(_RUNS)
-            if any(value.dtype.kind == "f" for value in inputs)
+            for _ in range(_RUNS if moved else 0)
         ]
-        if not runs:
-            runs = [self._reference.like(variant).run(inputs) for variant in self._variants()]
+        if self._variants is None:
+            self._variants = self._changed_models(_TIE_CHANGE if moved else _SCALE_CHANGE, tables=not moved)
+        runs += [self._reference.like(variant).run(inputs) for variant in self._variants]
         return greatest_changes(runs, outputs)
 
     def reset(self) -> None:
@@ -73,24 +79,24 @@ class Sensitivity:
     def _perturbed(self, name: str, value: Array) -> Array:
         return perturbed(value, self._steps.get(name), self._generator)
 
-    def _variants(self) -> list[Reference]:
-        """The model with changed scales and embeddings, twice."""
-        model = onnx.load(str(self._reference.path))
-        if model.ByteSize() > _LARGEST:
+    def _changed_models(self, change: float, *, tables: bool) -> list[Reference]:
+        """The model with scales greater and less by the fraction `change`; `tables`: embeddings moved."""
+        path = self._reference.path
+        if sum(file.stat().st_size for file in [path, *external_files(path)]) > _LARGEST:
             return []
+        model = onnx.load(str(path))
         variants: list[Reference] = []
         with scratch_folder("sensitivity") as folder:
-            for sign in (1, -1):
-                path = Path(folder, f"variant{sign}.onnx")
-                onnx.save(self._changed(model, sign), str(path))
-                variant = OnnxRuntime(path)
-                variant.path = self._reference.path
+            for number, factor in enumerate((1 + change, 1 - change)):
+                changed = Path(folder, f"variant{number}.onnx")
+                onnx.save(self._changed(model, factor, tables=tables), str(changed))
+                variant = OnnxRuntime(changed)
+                variant.path = path
                 variants.append(variant)
         return variants
 
-    def _changed(self, model: onnx.ModelProto, sign: int) -> onnx.ModelProto:
-        """A copy of `model` with scales of activations greater (`sign` 1) or less (-1), and embeddings
-        moved."""
+    def _changed(self, model: onnx.ModelProto, factor: float, *, tables: bool) -> onnx.ModelProto:
+        """A copy of `model`, scales of activations times `factor`; `tables`: embeddings moved."""
         changed = onnx.ModelProto()
         changed.CopyFrom(model)
         constants = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -104,8 +110,8 @@ class Sensitivity:
             rounds = node.op_type == "QuantizeLinear" and node.input[0] not in constants
             if rounds and node.input[1] in constants:
                 scale = onnx.numpy_helper.to_array(constants[node.input[1]])
-                replace(node, 1, np.asarray(scale * (1 + sign * _SCALE_CHANGE), scale.dtype))
-            elif node.op_type == "Gather" and node.input[0] in constants:
+                replace(node, 1, np.asarray(scale * factor, scale.dtype))
+            elif tables and node.op_type == "Gather" and node.input[0] in constants:
                 table = onnx.numpy_helper.to_array(constants[node.input[0]])
                 if table.dtype.kind == "f" and table.ndim > 1:
                     replace(node, 0, self._perturbed("", table))

@@ -71,13 +71,35 @@ def test_embeddings_move_where_inputs_are_tokens(tmp_path: Path) -> None:
     assert 0 < sensitivity[0] <= 6 * SCALE
 
 
+def test_values_between_two_levels_round_both_ways(tmp_path: Path) -> None:
+    """64 means of two neighbouring levels round to the even one, or all of them to the other."""
+    path = tmp_path / "net.onnx"
+    value, node = helper.make_tensor_value_info, helper.make_node
+    nodes = [
+        node("AveragePool", ["x"], ["mean"], kernel_shape=[2], strides=[2]),
+        node("QuantizeLinear", ["mean", "scale", "zero"], ["levels"]),
+        node("DequantizeLinear", ["levels", "scale", "zero"], ["reals"]),
+        node("ReduceSum", ["reals"], ["y"], keepdims=0),
+    ]
+    constants = {"scale": np.float32(0.5), "zero": np.int8(0)}
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [value("x", TensorProto.FLOAT, [1, 1, 128])],
+        [value("y", TensorProto.FLOAT, [])],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    assert measured(path, np.tile(np.float32([0, 0.5]), 64)[None, None]) == [64 * 0.5]
+
+
 def test_float_models_have_none(tmp_path: Path) -> None:
     assert not Sensitivity(open_reference(model(tmp_path / "net.onnx", quantised=False))).applies
     assert not Sensitivity(Reference()).applies  # of another format
 
 
 def test_scales_in_another_file(tmp_path: Path) -> None:
-    """The step of an input is read where its scale is external data, and the graph is loaded once."""
+    """The step of an input is read where its scale is external data."""
     path, x = model(tmp_path / "net.onnx"), np.array([[0.1, 0.2, 0.3], [-0.5, 0.5, 1.0]], np.float32)
     within = measured(path, x)
     loaded = onnx.load(str(path))
@@ -85,7 +107,6 @@ def test_scales_in_another_file(tmp_path: Path) -> None:
     onnx.save(loaded, str(path))
     assert (tmp_path / "scales.bin").stat().st_size == 4
     reference = open_reference(path)
-    path.unlink()
     assert Sensitivity(reference).measure(["x"], [x], reference.run([x])) == within
 
 
