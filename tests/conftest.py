@@ -6,6 +6,7 @@ kinds share the helper modules of this folder.
 - A test of `tests/unit` without a marker belongs to the layer `fast`.
 - A test marked `slow` builds real models or needs seconds by itself: it is left out of `fast`.
 - A test marked `heavy` runs in `./kiln test all` and where its file is named, not in the gate.
+- Of a test in `every` of budgets.yaml, the gate runs the first case and each n-th after it; others are heavy.
 
 Tests of one file stay together in one process, because they share fixtures; those of the files in APART stay
 together with the tests of the same last parameter.
@@ -61,8 +62,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the layer `fast`, and start with the files that take longest."""
+    """Mark the layer `fast` and cases that the gate leaves out; start with the files that take longest."""
+    numbers: Counter[str] = Counter()
     for item in items:
+        function = _file(item.nodeid) + "::" + item.nodeid.split("::")[-1].split("[")[0]
+        if not item.get_closest_marker("heavy"):
+            if numbers[function] % BUDGETS["every"].get(function, 1):
+                item.add_marker(pytest.mark.heavy)
+            numbers[function] += 1
         if item.path.is_relative_to(HERE / "unit") and not any(
             map(item.get_closest_marker, ("slow", "heavy"))
         ):

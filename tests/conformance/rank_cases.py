@@ -15,7 +15,7 @@ from symbolic import HEADER, Array
 # Every rank; then tensors large enough for vectors, tiles and several tasks, and a short last axis.
 SHAPES = [(2, 3, 1, 4, 2)[:rank] for rank in range(6)]
 LARGE = [(64, 80), (2, 3, 33, 48)]
-REST = [(2, 3, 1), (2, 3, 1, 4), (67,), (70, 3)]
+REST = [(2,), (2, 3), (2, 3, 1), (2, 3, 1, 4), (67,), (70, 3)]
 OPSET = 17
 
 

@@ -86,6 +86,7 @@ def test_dense_layers_of_every_kind_and_number_of_rows(variant: str, tmp_path: P
     assert set(outputs.families) == {"compact_gemm"}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_convolutions(variant: str, tmp_path: Path) -> None:
     """3x3 of stride 2, grouped, depthwise, and of three channels, whose pairs would straddle positions."""
@@ -113,6 +114,7 @@ def test_convolutions(variant: str, tmp_path: Path) -> None:
     _check(tmp_path, variant, [(1, 9, 8, 36)], cases, "conv")
 
 
+@pytest.mark.heavy
 def test_tables_and_constant_operands(tmp_path: Path) -> None:
     """Embeddings, tables in elementwise steps, and batched products with a constant."""
     cases: list[tuple[Any, Any]] = []

@@ -158,8 +158,8 @@ VARIANT_OF = {
 }  # fmt: skip
 # The gate has other targets that multiply by the same method; for WebAssembly zig would build a C library.
 # SSE 4.2 is in test_kernels_variants.py.
-HEAVY = ("x86_64_v2", "avx512", "aarch64", "aarch64_dotprod", "aarch64_base", "rvv256", "rv64gc", "wasm32",
-         "sve256", "sve256_longer", "sve512")  # fmt: skip
+HEAVY = ("x86_64_v2", "avx_vnni", "avx512", "aarch64", "aarch64_dotprod", "aarch64_base", "rvv128", "rvv256",
+         "rv64gc", "wasm32", "sve256", "sve256_longer", "sve512")  # fmt: skip
 
 
 def _own(name: str) -> Target:

@@ -15,6 +15,7 @@ from .lowered import Array, Compiled, close, const, module, runnable
 LAYOUTS = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "winograd", ["off", *(pytest.param(one, marks=pytest.mark.heavy) for one in ("f2", "f4"))]
 )

@@ -92,6 +92,7 @@ def test_random_network(seed: int, tmp_path: Path) -> None:
         close(got, want, 1e-5)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", _seeds(6))
 def test_random_network_with_pixels_apart(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever depthwise convolutions read has a line between pixels, as wide ones have on AVX-512."""

@@ -83,7 +83,8 @@ CASES = {case.name: case for case in cases()}
 HEAVY = (
     "behind depthwise", "around a product", "around LayerNormalization<axis = -1>(t, g, g)",
     "around Concat<axis = 1>(t, x, t)", "around ReduceMean<axes = [0]>(t)", "squared", "choices",
-    "exponentials", "turned", "a number",
+    "exponentials", "turned", "a number", "around Pad(t, p)", "around ReduceMean<axes = [1]>(t)", "diamonds",
+    "mish", "short rows", "under a condition",
 )  # fmt: skip
 GATE = [name for name in CASES if name not in HEAVY]
 Results = dict[str, tuple[Array, Array]]
@@ -134,6 +135,7 @@ def test_chains_of_dynamic_shape(step: str, length: int, tmp_path: Path) -> None
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
+@pytest.mark.heavy
 def test_a_long_chain(tmp_path: Path) -> None:
     """A kernel holds at most 256 operators, whatever the length of the chain."""
     text = "g (float[4,37] x) => (float[4,37] y) {" + chain("x", "y", 600, "{y} = Add({t}, x)") + "}"

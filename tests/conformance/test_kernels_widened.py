@@ -99,6 +99,7 @@ def test_tasks_with_a_residual_that_the_output_overwrites(tmp_path: Path) -> Non
     assert (compiled.run([x, other])[0] == want).all()
 
 
+@pytest.mark.heavy
 def test_dynamic_sizes(made: list[Any], tmp_path: Path) -> None:
     rng = np.random.default_rng(9)
     weights = rng.integers(-128, 128, (3, 3, 6, 24)).astype("int8")

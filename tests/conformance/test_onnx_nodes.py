@@ -122,17 +122,19 @@ def run_sample(cases: Sequence[Case], targets: Sequence[str], without: Collectio
     agree(results)
 
 
-def test_a_sample_of_the_node_tests() -> None:
+@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.heavy)])
+def test_a_sample_of_the_node_tests(half: int) -> None:
     """Tests that have both variants take turns: one runs on data, the next with constants."""
     cases = cases_of(SAMPLE, (DATA, CONSTANTS))
     both = [case.name.split("/")[0] for case in cases if case.variant == CONSTANTS]
     left = {f"{name}/{(DATA, CONSTANTS)[number % 2]}" for number, name in enumerate(both)}
-    run_sample([case for case in cases if case.name not in left], [HOST])
+    run_sample([case for case in cases if case.name not in left][half::2], [HOST])
 
 
-def test_a_sample_on_other_processors() -> None:
+@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.heavy)])
+def test_a_sample_on_other_processors(half: int) -> None:
     """All on the one of 32 bits; those of 64 bits take turns, from test to test."""
-    cases = cases_of(OF_PROCESSORS, (DATA, HALVES))
+    cases = cases_of(OF_PROCESSORS, (DATA, HALVES))[half::2]
     names = list(dict.fromkeys(case.name.split("/")[0] for case in cases))
     idle = {name: ("aarch64", "riscv64")[number % 2] for number, name in enumerate(names)}
     run_sample(cases, PROCESSORS, {key_of(case.name, idle[case.name.split("/")[0]]) for case in cases})

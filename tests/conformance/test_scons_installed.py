@@ -114,6 +114,7 @@ def test_the_wheel_holds_the_tool_and_the_data(wheel: Path) -> None:
     assert [name for name in names if "__pycache__" in name] == []
 
 
+@pytest.mark.heavy
 def test_a_program_of_the_users_links_the_bundle(
     python: Path, project: Path, environment: dict[str, str], built: Path
 ) -> None:

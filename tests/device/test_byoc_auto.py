@@ -85,6 +85,7 @@ def with_backends(at_home: Project) -> Project:
     return at_home
 
 
+@pytest.mark.heavy
 def test_times_decide_and_are_kept(with_backends: Project) -> None:
     words = ("target=x86_64", "model=two.onnx", "byoc=auto,busy,plain", "test")
     printed = with_backends.make(*words)

@@ -22,6 +22,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compact_network.write(tmp_path_factory.mktemp("compact") / "compact.onnx")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("target", TARGETS)
 def test_outputs_agree_and_parameters_stay_small(project: Project, network: Path, target: str) -> None:
     printed = project.make(f"target={target}", f"model={network}", "test")

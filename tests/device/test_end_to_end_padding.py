@@ -35,6 +35,7 @@ def _model(project: Project, name: str, body: str, ports: str, outputs: str, buc
     )
 
 
+@pytest.mark.heavy
 def test_a_maximum_of_negative_numbers_is_their_maximum(project: Project) -> None:
     _model(project, "peak", PEAK + LOW, *PORTS, "{pad: 32}")
     project.make("target=x86_64", "model=peak", "test")

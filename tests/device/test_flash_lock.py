@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import waiting
 from kiln.device.deploy.copies import file_of
 
 from .flashing import DeviceStages, Pair, in_use
 
 
+@pytest.mark.heavy
 def test_two_hosts_at_once(desk: DeviceStages, bundles: Pair) -> None:
     desks = [DeviceStages(desk.folder / name, desk.device) for name in ("one", "two")]
     for other in desks:

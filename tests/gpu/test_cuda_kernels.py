@@ -175,6 +175,7 @@ def test_a_shuffle_that_some_lanes_do_not_reach(threads: int, most: int) -> None
     assert (warp_masks.whole_warps(func) is None) == ((threads, most) != (64, 64))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("names", [["softmax_long"], pytest.param(list(CASES), marks=pytest.mark.heavy)])
 def test_machine_code_for_every_architecture(kernels: Kernels, names: list[str], tmp_path: Path) -> None:
     source = Kernels({name: kernels.launches[name] for name in names}, CUDA, tmp_path).source

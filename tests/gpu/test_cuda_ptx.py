@@ -123,6 +123,7 @@ def _run(
     ).splitlines()
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
 def test_kernels_in_ptx_are_modules_of_their_own(project: Path) -> None:
     """Their shared memory is allowed before the first launch; without that the stand-in refuses it."""

@@ -121,6 +121,7 @@ def test_kernels_are_launched_early_only_where_their_code_waits(
     assert lines_of["output"] == [[expected(built), ""]] * 8
 
 
+@pytest.mark.heavy
 def test_every_failure_of_the_driver_is_told_and_nothing_is_left(
     built: SessionProgram, tmp_path: Path
 ) -> None:

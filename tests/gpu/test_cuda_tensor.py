@@ -149,6 +149,7 @@ PARTS: dict[str, Case] = {
 }  # fmt: skip
 
 
+@pytest.mark.heavy
 def test_long_sums_of_few_elements_are_divided(half: str, tmp_path: Path) -> None:
     """Few tiles would leave most of a GPU idle: blocks add parts of k, and a second kernel adds the parts."""
     lowered, target = {}, Cuda(archs=HALVES[half], ptx=False)

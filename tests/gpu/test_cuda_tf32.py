@@ -77,6 +77,7 @@ def test_all_use_the_matrix_units(kernels: Kernels) -> None:
         assert "wmma::mma_sync" in text and text.count("wmma::precision::tf32") >= 2, name
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("archs", [ARCHS[:1], pytest.param(ARCHS, marks=pytest.mark.heavy)])
 def test_ptxas_compiles_all_kernels(kernels: Kernels, archs: list[str], tmp_path: Path) -> None:
     kernels.check_machine_code(archs, tmp_path)

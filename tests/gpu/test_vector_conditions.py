@@ -76,6 +76,7 @@ def test_each_element_is_chosen_by_its_own_condition(kernels: Kernels) -> None:
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.heavy
 def test_nvcc_takes_them(kernels: Kernels, tmp_path: Path) -> None:
     _, taken = image_of(kernels.source, CUDA, tmp_path)
     assert len(taken) == len(CASES) and "float2" in kernels.text("case2_0")

@@ -81,6 +81,7 @@ def test_a_file_of_the_users_own_is_known_by_its_content(
         assert ("golden build/.stages/models/own/golden" in ran) != known
 
 
+@pytest.mark.heavy
 def test_sconss_own_cache_restores_no_broken_bundle(tmp_path: Path) -> None:
     """A SConstruct that says CacheDir(…): each file of a bundle comes back, declared to SCons or not."""
     project = StandInProject(tmp_path)

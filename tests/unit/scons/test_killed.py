@@ -90,6 +90,7 @@ def test_what_was_finished_outlives_a_kill(built: StandInProject) -> None:
     assert project.bundle_digest("aarch64/resnet") == old
 
 
+@pytest.mark.heavy
 def test_a_build_that_recovers_may_be_killed_as_well(built: StandInProject) -> None:
     project = built
     old = project.bundle_digest("aarch64/resnet")
@@ -124,6 +125,7 @@ def test_the_next_build_waits_for_the_last_process_of_a_killed_one(built: StandI
     assert project.build(*RESNET) == []
 
 
+@pytest.mark.heavy
 def test_a_half_made_folder_goes_with_the_next_build(tmp_path: Path) -> None:
     """One whose files SCons knows by their list only."""
     project, work = StandInProject(tmp_path), tmp_path / WORK
