@@ -14,7 +14,9 @@ together with the tests of the same last parameter.
 
 from __future__ import annotations
 
+import functools
 import gc
+import inspect
 import os
 import shutil
 import sys
@@ -37,6 +39,10 @@ _COLLECT = (50_000, 50, 100)  # see gc.set_threshold; as in kiln.stage_server
 _EXCEEDED: pytest.StashKey[list[str]] = pytest.StashKey()
 _spent: Counter[str] = Counter()  # processor seconds by file
 _before = 0.0
+
+# TVM looks at the callers of each script of a kernel; the lines of their source, which it does not need, would
+# take a fifth of the time in which tests are collected.
+inspect.stack = functools.partial(inspect.stack, 0)
 
 # As in ./kiln: hundreds of processes would compile the same modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
