@@ -17,7 +17,6 @@ import heapq
 import json
 import os
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from kiln.command_line.own_process import kiln_program
 from kiln.errors import KilnError
 from kiln.scons.server import stage_environment
 from kiln.scons.times import VARIABLE
+from kiln.scratch import scratch_folder
 
 BANDWIDTH = 117e6  # bytes a second to a worker: Ethernet of 1 Gbit/s without its headers
 EMPTY = 500  # tasks that measure the scheduler
@@ -184,7 +184,7 @@ def table(rows: Sequence[Simulated]) -> str:
 def run(options: Mapping[str, Any]) -> str:
     """Measure, or read `times`; simulate; returns the page in Markdown. `cost` replaces the measured one."""
     lines, path, cost = list[str](), options["times"], 0.0
-    with tempfile.TemporaryDirectory(prefix="kiln-farm-") as name:
+    with scratch_folder("farm") as name:
         if path is None:
             pairs = options["models"], options["targets"]
             seconds, path = build(Path(name, "0"), *pairs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json, write_json
 from kiln.frontend.quiet import quiet_stderr
 from kiln.paths import data_dir
+from kiln.scratch import scratch_folder
 from kiln.sources import fetch
 
 from benchmarks import calibration
@@ -123,10 +123,10 @@ def by_defaults(model: str, data: Path | None, out: Path) -> None:
     from onnxruntime.quantization import quantize_static
 
     config = load_model(model)
-    with tempfile.TemporaryDirectory(prefix="kiln-bench-") as scratch:
-        quantiser = Quantiser(_source(model), Path(scratch))
+    with scratch_folder("bench") as scratch:
+        quantiser = Quantiser(_source(model), scratch)
         samples = calibration_samples(config, data, quantiser.ports(), quantiser.step())
-        scratch_file = Path(scratch) / "defaults.onnx"
+        scratch_file = scratch / "defaults.onnx"
         with quiet_stderr():
             quantize_static(str(quantiser.prepared), str(scratch_file), SampleReader(samples.runs))
         measure, _ = measurer(quantiser, samples)
@@ -141,8 +141,8 @@ def samples_of(model: str, data: Path | None, ports: Sequence[str], out: Path) -
     """The calibration data as a .npz file with an array of all samples for each input of `ports`."""
     if not out.is_file():
         config = load_model(model)
-        with tempfile.TemporaryDirectory(prefix="kiln-bench-") as scratch:
-            quantiser = Quantiser(_source(model), Path(scratch))
+        with scratch_folder("bench") as scratch:
+            quantiser = Quantiser(_source(model), scratch)
             samples: Samples = calibration_samples(config, data, quantiser.ports(), quantiser.step())
         arrays: dict[str, Any] = {name: np.stack([run[name] for run in samples.runs]) for name in ports}
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,6 @@ as `size` measures Kiln's.
 from __future__ import annotations
 
 import re
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from kiln.device.link import link_flags
 from kiln.device.vector_files import encode
 from kiln.errors import KilnError
 from kiln.report.elf import read_program
+from kiln.scratch import scratch_folder
 from kiln.toolchain import compiler_command
 from kiln.toolchain import run as run_tool
 
@@ -77,11 +77,11 @@ def measure(
     operator of the model, cannot be compiled, or fails.
     """
     archive = library(target, sources, operators(model), work)
-    with tempfile.TemporaryDirectory(prefix="kiln-tflm-") as folder:
-        objects = _objects(model, target, sources, Path(folder))
-        flash, ram = _sizes(target, [*objects, archive], Path(folder))
-        program = _link_test(target, [*objects, archive], Path(folder), work)
-        counts, arena, outputs = _run(program, vectors, runs, target, Path(folder))
+    with scratch_folder("tflm") as folder:
+        objects = _objects(model, target, sources, folder)
+        flash, ram = _sizes(target, [*objects, archive], folder)
+        program = _link_test(target, [*objects, archive], folder, work)
+        counts, arena, outputs = _run(program, vectors, runs, target, folder)
     return Figures(max(counts), flash, ram + arena, arena, outputs)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from kiln.device.check.runners.local import LocalRunner, emulator_of, too_old
 from kiln.device.vector_files import encode
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json
+from kiln.scratch import scratch_folder
 
 from benchmarks.contenders import Folders
 from benchmarks.machine import description
@@ -187,7 +187,7 @@ def _count(built: Built, own: Target, program: Path, words: Sequence[str], folde
     """Instructions of the whole program in the variant's emulator."""
     emulator, path = emulator_of(own)
     plugin, _ = make_plugin(str(path), folders.work)
-    with tempfile.TemporaryDirectory(prefix="kiln-count-") as folder:
+    with scratch_folder("count") as folder:
         result = Path(folder, "count.txt")
         command = [path, "-plugin", f"{plugin},out={result}", *emulator.args, *qemu_user.sysroot(own)]
         _run(built, LocalRunner(emulator.command, command, emulator.env), program, words)
@@ -196,7 +196,7 @@ def _count(built: Built, own: Target, program: Path, words: Sequence[str], folde
 
 def _run(built: Built, runner: Runner, program: Path, words: Sequence[str]) -> dict[str, int]:
     """Run programs/variants.c; the nanoseconds that it prints, by name. Raises KilnError where it fails."""
-    with tempfile.TemporaryDirectory(prefix="kiln-variants-") as folder:
+    with scratch_folder("variants") as folder:
         inputs = Path(folder, "inputs")
         inputs.write_bytes(encode([vector.inputs for vector in built.bundle.vectors()]))
         send = {"inputs.bin": inputs, **built.bundle.library_files()}
