@@ -40,8 +40,8 @@ _EXCEEDED: pytest.StashKey[list[str]] = pytest.StashKey()
 _spent: Counter[str] = Counter()  # processor seconds by file
 _before = 0.0
 
-# TVM looks at the callers of each script of a kernel. The lines of their source, which it does not need, would
-# take a fifth of the time in which tests are collected.
+# TVM looks at the callers of each script of a kernel. The lines of their source, which it does not need,
+# would take a quarter of the time in which tests are collected.
 inspect.stack = functools.partial(inspect.stack, 0)
 
 # As in ./kiln: hundreds of processes would compile the same modules.
