@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 
 import pytest
 from c_programs import CORE, INCLUDES, RUNTIME, WARNINGS, Builder, Program, need, run
+from elftools.elf.elffile import ELFFile
 from kiln.emit.headers import include_flags
 
 pytestmark = [
@@ -34,7 +36,13 @@ def test_models_are_swapped_under_load(sanitizer: str, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("no library")
     whole, cuts = Path(libraries[0]).read_bytes(), []
-    for size in (40, 100, len(whole) // 2):  # within the header, the table of segments, a segment
+    for size in (40, 100, _end_of_segments(whole) - 1):  # in the header, the table of segments, the last one
         cuts.append(tmp_path / f"cut{size}.so")
         cuts[-1].write_bytes(whole[:size])
     assert ", 0 failures" in run([str(program), *libraries, str(text), *map(str, cuts)], tmp_path)
+
+
+def _end_of_segments(library: bytes) -> int:
+    """The bytes of a library that are loaded; its symbols and debugging information follow."""
+    segments = ELFFile(io.BytesIO(library)).iter_segments("PT_LOAD")
+    return max(int(segment["p_offset"] + segment["p_filesz"]) for segment in segments)
