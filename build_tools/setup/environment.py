@@ -150,7 +150,8 @@ def pip_command(venv: Path, scratch: Path) -> list[str]:
     """Command line of pip in the environment: its own, else that of a wheel unpacked in `scratch`.
 
     The wheel is the one in this Python, or is downloaded. It is not installed, which takes seconds: the lock
-    file has the pip that stays.
+    file has the pip that stays. The wheel's metadata is left out: by it pip would take the wheel for an
+    installed package, and would not install the version of the lock file where it is that of the wheel.
     """
     python = str(venv / "bin/python")
     if any(venv.glob("lib/python3*/site-packages/pip/__main__.py")):
@@ -160,7 +161,8 @@ def pip_command(venv: Path, scratch: Path) -> list[str]:
         wheel = scratch / PIP_WHEEL[0]
         wheel.write_bytes(download_pip())
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(scratch / "unpacked")
+        modules = [name for name in archive.namelist() if ".dist-info/" not in name]
+        archive.extractall(scratch / "unpacked", modules)
     return [python, str(scratch / "unpacked" / "pip")]
 
 

@@ -108,7 +108,11 @@ def write_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, out: Path) -
 def _reason(stderr: str) -> str:
     """One line for pip's failure, from its stderr."""
     if "No module named pip" in stderr:
-        return f"pip is missing in {sys.executable}, and a package can only be fetched through pip"
+        own = Path(
+            sys.prefix, "requirements.lock"
+        ).is_file()  # of ./kiln; see build_tools/setup/environment.py
+        remedy = f"remove {sys.prefix}: ./kiln makes it again" if own else f"{sys.executable} -m ensurepip"
+        return f"packages are fetched with pip, which is missing in {sys.executable}; {remedy}"
     if _OFFLINE.search(stderr):
         return "cannot download: the package index cannot be reached (no network?)"
     if _NOT_FOUND.search(stderr):

@@ -146,7 +146,10 @@ def test_machines_without_packages_are_refused(environment: Any, tmp_path: Path)
 
 @pytest.mark.parametrize("place", ["environment", "bundled", "incomplete", "none"])
 def test_pip_is_not_installed_to_be_run(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pip is the environment's own, or unpacked from ensurepip's whole wheel, else from a downloaded one."""
+    """pip is the environment's own, or unpacked from ensurepip's whole wheel, else from a downloaded one.
+
+    Without its metadata: pip would take itself for installed, and leave out that version of the lock file.
+    """
     module = load()
     wheels, venv, scratch = tmp_path / "wheels", tmp_path / "venv", tmp_path / "scratch"
     for folder in (wheels, venv, scratch):
@@ -168,7 +171,7 @@ def test_pip_is_not_installed_to_be_run(place: str, tmp_path: Path, monkeypatch:
         assert words == ["-m", "pip"] and list(scratch.iterdir()) == []
         return
     (program,) = words
-    assert Path(program).is_relative_to(scratch)
+    assert Path(program).is_relative_to(scratch) and not list(scratch.rglob("METADATA"))
     assert Path(program, "__main__.py").read_text() == ("bundled" if place == "bundled" else "downloaded")
 
 
@@ -176,6 +179,7 @@ def wheel(path: Path, content: str, *, whole: bool = True) -> Path:
     """A wheel of pip with `content` as its program; `whole`: with the parts that distributions leave out."""
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("pip/__main__.py", content)
+        archive.writestr("pip-23.0.dist-info/METADATA", "Name: pip\nVersion: 23.0\n")
         if whole:
             archive.writestr("pip/_vendor/urllib3/__init__.py", "")
     return path

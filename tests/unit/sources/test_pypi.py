@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 import tarfile
+import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -275,3 +277,17 @@ def test_file_source(tmp_path: Path) -> None:
     assert fetch({"kind": "file", "path": str(path), "sha256": SHA256}) == path
     with pytest.raises(KilnError, match=f"SHA-256 is {SHA256}, expected 1111"):
         fetch({"kind": "file", "path": str(path), "sha256": "1" * 64})
+
+
+def test_an_environment_without_pip_is_told_where_it_comes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "environment"
+    venv.create(place, symlinks=True)
+    monkeypatch.setattr(sys, "executable", str(place / "bin/python"))
+    monkeypatch.setattr(sys, "prefix", str(place))
+    with pytest.raises(KilnError, match=r"missing in .*/bin/python; .*/bin/python -m ensurepip$"):
+        pypi.download("net", "1.0", tmp_path)
+    (place / "requirements.lock").touch()  # which ./kiln has put there
+    with pytest.raises(KilnError, match=r"missing in .*; remove .*/environment: \./kiln makes it again$"):
+        pypi.download("net", "1.0", tmp_path)
