@@ -148,7 +148,7 @@ def test_run(net: Any) -> None:
     assert np.array_equal(net(X.tolist()), Y)
     assert np.array_equal(net(np.asfortranarray(X)), Y)
     assert np.array_equal(net(X[::-1])[::-1], Y)
-    assert net.variant == "base"
+    assert net.variant == "v2"
     assert net.plan() == net.plan((2, 3))
     assert net.plan().outputs == ((2, 3),)
 
