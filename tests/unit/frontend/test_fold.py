@@ -188,3 +188,15 @@ def test_a_file_with_large_weights_may_fold_as_much(tmp_path: Path) -> None:
     model = onnx.load(write(tmp_path / "m.onnx", text, w=weight))
     assert weight.nbytes > predict.LEAST_BYTES
     predict.Prediction(tmp_path, model).walk(model.graph)
+
+
+@pytest.mark.parametrize("kind", [onnx.TensorProto.INT8, onnx.TensorProto.INT4], ids=["int8", "int4"])
+def test_small_weights_may_be_converted_to_floats(tmp_path: Path, kind: int) -> None:
+    """Weights of 16 MiB or 8 MiB that are 64 MiB as floats: the projection of a language model."""
+    text = """g (float[1,4096] x) => (float[1,4096] y)
+        { f = Cast<to = 1>(w) g = Mul(f, s) y = MatMul(x, g) }"""
+    model = onnx.load(write(tmp_path / "m.onnx", text, s=np.ones((1, 4096), np.float32)))
+    model.opset_import[0].version = 21  # the first one with int4
+    weight = model.graph.initializer.add(name="w", data_type=kind, dims=(4096, 4096))
+    weight.raw_data = bytes(4096 * 4096 // (2 if kind == onnx.TensorProto.INT4 else 1))
+    predict.Prediction(tmp_path, model).walk(model.graph)

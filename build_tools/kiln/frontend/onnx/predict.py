@@ -28,7 +28,8 @@ from kiln.frontend.onnx.types import is_typed
 from kiln.frontend.options import MOST_ELEMENTS
 from kiln.frontend.quiet import quiet_stderr
 
-LEAST_BYTES = 32 << 20  # limit of one folded constant, or the bytes of all weights if these are more
+# Limit of one folded constant, or the bytes of all weights as floats where these are more.
+LEAST_BYTES = 32 << 20
 _MOST_TIMES = 16  # limit of all folded constants together, in multiples of the limit of one
 MOST_OPERATIONS = 1 << 38  # limit of all folded nodes together
 _MOST_TRACKED = 1024  # limit of elements of a constant whose value is tracked, such as a shape
@@ -64,7 +65,7 @@ class Prediction:
         self._opsets = list(model.opset_import)
         self._versions = {_domain(entry.domain): entry.version for entry in self._opsets}
         self._ir_version = model.ir_version
-        weights = sum(bytes_of(entry.dims, entry.data_type) for entry in _stored(path, model))
+        weights = sum(map(_bytes_as_floats, _stored(path, model)))
         self._most_bytes = max(LEAST_BYTES, weights)
         self._remaining_bytes = _MOST_TIMES * self._most_bytes
         self._remaining_operations = MOST_OPERATIONS
@@ -325,6 +326,16 @@ def _stored(path: Path, model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
         yield from graph.initializer
         for node in graph.node:
             yield from (attribute.t for attribute in node.attribute if attribute.HasField("t"))
+
+
+def _bytes_as_floats(weight: onnx.TensorProto) -> int:
+    """The bytes of a stored tensor once a graph has unpacked it and converted it to float32.
+
+    An element of at most 8 bits counts as four floats, since a byte may hold four weights of 2 bits.
+    """
+    stored = bytes_of(weight.dims, weight.data_type)
+    elements = int(math.prod(weight.dims))
+    return max(stored, 4 * elements if stored > elements else 16 * elements)
 
 
 def _domain(name: str) -> str:
