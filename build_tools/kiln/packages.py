@@ -2,11 +2,13 @@
 
 This is the only list: error messages take the names from here, `./kiln test` installs from it what is missing
 (build_tools/setup/system.py), and a test holds README's list equal to it. The names are those of Debian 12,
-of Ubuntu 24.04, and of later releases.
+of Ubuntu 24.04, and of later releases; where a later release moved a program to another package, SPLIT_OFF
+has that one too.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -41,6 +43,9 @@ PROGRAMS = {
     "ssh-keygen": "openssh-client",
     "valgrind": "valgrind",
 }
+# Programs → packages of releases that took the program out of the one in PROGRAMS: of Debian 13, in which
+# qemu-system-misc still depends on the new package, and of releases with QEMU 11, in which it does not.
+SPLIT_OFF = {"qemu-system-riscv32": "qemu-system-riscv"}
 # Programs of tests that only `./kiln test all` runs, and skips without them → packages. They are large,
 # or not there on some systems: Ubuntu's package chromium installs a snap, which containers cannot do.
 FOR_ALL_TESTS = {
@@ -70,8 +75,18 @@ OF_PYPI = frozenset({"pyocd"})
 def package_of(program: str) -> str | None:
     """The package that contains a program; None if it is not known or the program is part of every system."""
     known = PROGRAMS.get(program) or FOR_ALL_TESTS.get(program)
+    newer = SPLIT_OFF.get(program)
+    if newer and _is_offered(newer):
+        return newer
     emulates = program.startswith("qemu-") and not program.startswith("qemu-system-")
     return "qemu-user" if known is None and emulates else known
+
+
+def _is_offered(package: str) -> bool:
+    """Whether this system's apt knows a package; False without apt or before its lists are loaded."""
+    if shutil.which("apt-cache") is None:
+        return False
+    return subprocess.run(["apt-cache", "show", package], capture_output=True).returncode == 0
 
 
 def how_to_install(*packages: str) -> str:

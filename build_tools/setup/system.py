@@ -1,9 +1,10 @@
 """System packages that Kiln's own tests need: installed where this is allowed, else listed in one line.
 
-1. Missing packages are determined from kiln.packages, from the emulators and C libraries of the targets in
-   `targets/`, and from the version of the installed clang.
-2. As root, or where sudo needs no password, apt-get installs the packages, and step 1 is repeated: the
-   package of clang's sanitizers is known only when clang is installed.
+1. Missing packages are determined from kiln.packages, from the C libraries of the targets in `targets/`, and
+   from the version of the installed clang.
+2. As root, or where sudo needs no password, apt-get loads its lists, which tell where this release has a
+   program, and installs the packages. Step 1 and 2 are repeated once: the package of clang's sanitizers is
+   known only when clang is installed.
 3. Packages that are still missing end a run of the gate, or of all tests, with one line. For a run of
    selected tests this is only a warning, since the tests may not need them; so it is for those of
    kiln.packages.FOR_ALL_TESTS, which are installed for `./kiln test all` alone.
@@ -18,6 +19,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from kiln import packages
@@ -29,14 +31,11 @@ WAIT_FOR_OTHERS = 600  # seconds to wait for another running apt-get
 
 def missing() -> dict[str, str]:
     """Missing programs, files and libraries, each with the name of its Debian package."""
-    lacking = {name: package for name, package in packages.PROGRAMS.items() if shutil.which(name) is None}
+    programs = [name for name in packages.PROGRAMS if shutil.which(name) is None]
+    lacking = {name: packages.package_of(name) or packages.PROGRAMS[name] for name in programs}
     lacking |= {path: package for path, package in packages.FILES.items() if not Path(path).exists()}
     lacking |= {name: package for name, package in packages.LIBRARIES.items() if not _loads(name)}
     for target in (load_target(one.name) for one in list_targets()):
-        emulator = target.emulator
-        package = emulator and packages.PROGRAMS.get(emulator.command)
-        if emulator and package and shutil.which(emulator.command) is None:
-            lacking[emulator.command] = package
         if loads_foreign_libc(target):
             _, package = packages.cross_libc(target.arch, target.triple)
             if package:
@@ -67,12 +66,19 @@ def apt_get() -> list[str] | None:
     return None
 
 
-def install(apt: list[str], names: list[str]) -> str:
-    """Install packages. Returns apt-get's error message where it fails, else the empty string."""
-    print(f"kiln: installing {' '.join(names)}", file=sys.stderr, flush=True)
+def install(apt: list[str], lacking: Callable[[], dict[str, str]]) -> str:
+    """Install the packages that `lacking` returns after apt-get has loaded its lists.
+
+    Returns apt-get's error message where it fails, else the empty string.
+    """
     wait = f"DPkg::Lock::Timeout={WAIT_FOR_OTHERS}"
     reason = ""
-    for words in (["update"], ["install", "-y", *names]):
+    for action in ("update", "install"):
+        words = [action]
+        if action == "install":
+            names = sorted(set(lacking().values()))
+            print(f"kiln: installing {' '.join(names)}", file=sys.stderr, flush=True)
+            words += ["-y", *names]
         done = subprocess.run(
             [*apt, "-q", "-o", wait, *words],
             env={**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"},
@@ -83,7 +89,7 @@ def install(apt: list[str], names: list[str]) -> str:
         )
         if done.returncode:
             told = [line for line in done.stderr.splitlines() if line.startswith("E:")]
-            reason = f"apt-get {words[0]}: {(told or ['E: no reason given'])[0].removeprefix('E:').strip()}"
+            reason = f"apt-get {action}: {(told or ['E: no reason given'])[0].removeprefix('E:').strip()}"
     return reason
 
 
@@ -110,12 +116,12 @@ def main(layer: str, chosen_tests: list[str]) -> int:
     apt = apt_get() if lacking else None
     for _ in range(2):
         if apt and lacking:
-            reason = install(apt, sorted(set(lacking.values())))
+            reason = install(apt, missing)
             lacking = missing()
     part = any(not argument.startswith("-") for argument in chosen_tests)
     if layer == "all" and not part and (more := extra()):
         apt = apt_get()
-        why = install(apt, sorted(set(more.values()))) if apt else ""
+        why = install(apt, extra) if apt else ""
         if more := extra():
             print(f"kiln: warning: {complaint(more, why)}; they are skipped", file=sys.stderr)
     if not lacking:

@@ -167,6 +167,24 @@ def system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[object]:
     yield module
 
 
+def test_a_program_that_a_newer_release_moved_is_found_by_its_lists(system: object, tmp_path: Path) -> None:
+    """QEMU 11's qemu-system-misc has no qemu-system-riscv32; apt knows its package after an update."""
+    lists, log = tmp_path / "lists", tmp_path / "log"
+    apt_get, apt_cache = tmp_path / "bin/apt-get", tmp_path / "bin/apt-cache"
+    apt_get.write_text(f'#!/bin/sh\necho "$*" >>{log}\n: >{lists}\n')
+    apt_cache.write_text(f'#!/bin/sh\n[ -e {lists} ] && [ "$*" = "show qemu-system-riscv" ]\n')
+    apt_cache.chmod(0o755)
+    assert packages.package_of("qemu-system-riscv32") == "qemu-system-misc"
+
+    def lacking() -> dict[str, str | None]:
+        return {"qemu-system-riscv32": packages.package_of("qemu-system-riscv32")}
+
+    assert system.install(["apt-get"], lacking) == ""  # type: ignore[attr-defined]
+    assert [line.split()[3:] for line in log.read_text().splitlines()] == [
+        ["update"], ["install", "-y", "qemu-system-riscv"],
+    ]  # fmt: skip
+
+
 @pytest.mark.slow
 def test_what_cannot_be_installed_is_one_line(
     system: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
