@@ -20,6 +20,7 @@ from .onnx_nodes.worker import run_all
 SAMPLE: dict[str, tuple[int, ...]] = {
     "AffineGrid": (5,),  # sizes of the run
     "ArgMax": (2,),  # an axis from the end in an early operator set
+    "CausalConvWithState": (1,),
     "CDist": (1,),
     "Celu": (2, 101),  # an early operator set; a scalar
     "Chain": (101, 104, 111),
@@ -33,8 +34,10 @@ SAMPLE: dict[str, tuple[int, ...]] = {
     "GroupNormalization": (6,),  # a scale for each group
     "Hardmax": (3,),
     "LayerNormalization": (0, 105),  # float64; the deviation of one element
+    "LinearAttention": (2,),
     "LpPool": (2,),  # windows that end after all elements
     "MaxPool": (3,),  # ceil_mode along a dynamic axis
+    "MRotaryEmbedding": (1,),
     "Pad": (1, 3),  # a mode that cuts and pads; wrapped around an axis that is shorter
     "Resize": (7,),  # the rounding of operator set 10
     "RoiAlign": (1, 105),  # the default of an early operator set; a dynamic number of images

@@ -8,6 +8,7 @@ from . import (
     contrib,
     contrib_attention,
     elementwise,
+    gated,
     movement,
     networks,
     products,
@@ -27,6 +28,7 @@ MAKERS: dict[str, Maker] = {
     **quantised.MAKERS,
     **contrib.MAKERS,
     **contrib_attention.MAKERS,
+    **gated.MAKERS,
     **chosen.MAKERS,
     **chains.MAKERS,
 }

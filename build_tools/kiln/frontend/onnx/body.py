@@ -39,6 +39,9 @@ class Scope(Protocol):
     def convert(self, node: onnx.NodeProto) -> None:
         """Convert a node of the default domain, in the form of opset `INNER_OPSET`."""
 
+    def inline(self, node: onnx.NodeProto, opset: int) -> None:
+        """Convert the body of a node of the default domain, an operator that `opset` has as a function."""
+
 
 class Body:
     """Converts one node. Tensors are names; an omitted input is the empty name.
@@ -194,10 +197,23 @@ class Body:
 
     def ops(self, op_type: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
         """The `count` results of an ONNX operator; attributes that are None are left out."""
+        node = self._inner_node(op_type, count, inputs, attributes)
+        self._scope.convert(node)
+        return list(node.output)
+
+    def function(self, op_type: str, opset: int, count: int, *inputs: str, **attributes: Any) -> list[str]:
+        """The `count` results of an operator that ONNX's `opset` defines as a function."""
+        node = self._inner_node(op_type, count, inputs, attributes)
+        self._scope.inline(node, opset)
+        return list(node.output)
+
+    def _inner_node(
+        self, op_type: str, count: int, inputs: Sequence[str], attributes: dict[str, Any]
+    ) -> onnx.NodeProto:
+        """A node of the default domain with new names for its results, without attributes that are None."""
         names = [self._new_name() for _ in range(count)]
         present = {key: value for key, value in attributes.items() if value is not None}
-        self._scope.convert(helper.make_node(op_type, list(inputs), names, self.node.name, **present))
-        return names
+        return helper.make_node(op_type, list(inputs), names, self.node.name, **present)
 
     def like(self, name: str, value: float) -> str:
         """A constant scalar of the element type of tensor `name`."""

@@ -10,6 +10,7 @@ from kiln.frontend.onnx import (
     contrib_attention,
     domains,
     fused_ops,
+    gated_ops,
     grouped_attention,
     integer_conv,
     integer_ops,
@@ -32,6 +33,7 @@ _ONNX_FILES = (attention_ops, integer_conv, integer_ops, qlinear_ops, quantise_o
 _MICROSOFT_FILES = (
     contrib_attention,
     fused_ops,
+    gated_ops,
     grouped_attention,
     integer_ops,
     packed_weights,

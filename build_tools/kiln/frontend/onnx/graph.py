@@ -255,7 +255,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         outer = self._symbols.inside
         try:
             self._symbols.inside = outer or node.output[0]
-            self._inline(node, origin)
+            self._inline(node, origin, self._opsets)
         except Exception as error:
             if failure is not None and not isinstance(failure, tvm.error.OpNotImplemented):
                 raise failure from None
@@ -263,7 +263,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         finally:
             self._symbols.inside = outer
 
-    def _inline(self, node: onnx.NodeProto, origin: onnx.NodeProto) -> None:
+    def _inline(self, node: onnx.NodeProto, origin: onnx.NodeProto, opsets: Sequence[Any]) -> None:
         """Convert the nodes of the body of `node`. Raises ValueError if there is none for its types."""
         types = {}
         for name in filter(None, node.input):
@@ -271,7 +271,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
             shape = list(value.items.shape) if value else extents(self._tensor(name))
             dtype = value.dtype if value else str(self._tensor(name).ty.dtype)
             types[name] = helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape
-        nodes = body_of(node, types, self._opsets)
+        nodes = body_of(node, types, opsets)
         if not nodes:
             raise ValueError("its function body does not exist for its types and its opset")
         for inner in nodes:

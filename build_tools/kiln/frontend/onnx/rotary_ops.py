@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from tvm import relax
 
 from kiln.frontend.onnx.body import Body, Expansion
@@ -94,10 +95,7 @@ def microsoft_rotary_embedding(body: Body) -> list[str]:
     x, positions, cos, sin = (body.input(index) for index in range(4))
     body.only("is_packed_batching", 0)
     body.only("scale", 1.0)
-    heads = int(body.attribute("num_heads", 0))
-    if body.rank(x) == 3 and not heads:
-        heads = body.size(x, 2, "the last size") // (2 * body.size(cos, 1, "the last size of the cosines"))
-    by_head, first = _with_heads(body, x, heads)
+    by_head, first = _with_heads(body, x, _heads_of(body, x, cos))
     _check_rotated_size(body, by_head, cos)
     if body.rank(positions) == 1:
         length = body.shape(by_head)[1]
@@ -112,5 +110,60 @@ def microsoft_rotary_embedding(body: Body) -> list[str]:
     ]
 
 
+def _streams(body: Body, half: int) -> list[int]:
+    """For each of the `half` columns of the angles of MRotaryEmbedding, the number of its positions: 0, 1, 2.
+
+    Raises ValueError for sections that do not make `half` columns.
+    """
+    sections = [int(size) for size in body.required("mrope_section")]
+    layout = body.only("mrope_layout", 0, 1)
+    if len(sections) != 3 or min(sections) < 0 or sum(sections) != half:
+        raise ValueError(
+            f"its attribute 'mrope_section' is {sections}, allowed: three sizes of {half} columns together"
+        )
+    if layout == 0:
+        return [stream for stream, size in enumerate(sections) for _ in range(size)]
+    thirds = (column % 3 for column in range(half))
+    return [third if column < 3 * sections[third] else 0 for column, third in enumerate(thirds)]
+
+
+def multimodal_rotary_embedding(body: Body) -> list[str]:
+    """com.microsoft.MRotaryEmbedding: angles by positions of time, height and width, in columns."""
+    x, positions, cos, sin = (body.input(index) for index in range(4))
+    body.only("is_packed_batching", 0)
+    body.only("scale", 1.0)
+    if body.shape(positions)[:-2] != [3]:
+        raise ValueError(
+            f"its positions '{positions}' are {body.shape(positions)}, allowed: [3, batch, length]"
+        )
+    by_head, first = _with_heads(body, x, _heads_of(body, x, cos))
+    _check_rotated_size(body, by_head, cos)
+    streams = _streams(body, body.size(cos, 1, "the last size of the cosines"))
+
+    def angles(table: str) -> str:
+        """The rows of a table at the positions, each column at those of its stream."""
+        rows = body.tensor(at_positions(body, table, positions))  # (3, batch, sequence, half)
+        chosen = None
+        for stream in sorted(set(streams)):
+            one = op.squeeze(op.strided_slice(rows, [0], [stream], [stream + 1]), [0])
+            mask = relax.const(np.equal(streams, stream))
+            chosen = one if chosen is None else op.where(mask, one, chosen)
+        return body.bind(chosen)
+
+    interleaved = bool(body.attribute("interleaved", 0))
+    return [_without_heads(body, rotate(body, by_head, angles(cos), angles(sin), interleaved), x, first)]
+
+
+def _heads_of(body: Body, x: str, cos: str) -> int:
+    """The attribute `num_heads`, or as many as heads of twice the cosines' columns fit."""
+    heads = int(body.attribute("num_heads", 0))
+    if body.rank(x) == 3 and not heads:
+        heads = body.size(x, 2, "the last size") // (2 * body.size(cos, 1, "the last size of the cosines"))
+    return heads
+
+
 ONNX: dict[str, Expansion] = {"RotaryEmbedding": rotary_embedding}
-MICROSOFT: dict[str, Expansion] = {"RotaryEmbedding": microsoft_rotary_embedding}
+MICROSOFT: dict[str, Expansion] = {
+    "MRotaryEmbedding": multimodal_rotary_embedding,
+    "RotaryEmbedding": microsoft_rotary_embedding,
+}

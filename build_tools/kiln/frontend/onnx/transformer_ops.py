@@ -177,21 +177,47 @@ def embed_layer_norm(body: Body) -> list[str]:
     if position_ids:
         placed = body.op("Gather", positions, position_ids, axis=0)
     else:
-        length = body.shape(ids)[1]
-        if not body.symbols.holds(length <= body.size(positions, 0, "the number of positions")):
-            raise ValueError(f"its input of {length} tokens is longer than '{positions}' for some sizes")
-        ends = prims([0]), prims([length])
-        placed = body.bind(op.strided_slice(body.tensor(positions), [0], *ends, assume_inbound=True))
+        placed = _first_positions(body, ids, positions)
     total = body.op("Add", total, placed)
     if segments:
         total = body.op("Add", total, body.op("Gather", kinds, segments, axis=0))
     result = body.op("LayerNormalization", total, gamma, beta, axis=-1, epsilon=epsilon)
-    if mask:
-        valid = op.equal(body.tensor(mask), relax.const(1, body.dtype(mask)))
-        index = body.bind(op.sum(op.astype(valid, "int32"), [1]))
-    else:
-        index = body.bind(op.full([body.shape(ids)[0]], relax.const(0, "int32"), "int32"))
-    return [result, index, total]
+    return [result, _mask_index(body, ids, mask), total]
+
+
+def _first_positions(body: Body, ids: str, table: str) -> str:
+    """The first rows of a table of positions, one for each token of `ids` (batch, length)."""
+    length = body.shape(ids)[1]
+    if not body.symbols.holds(length <= body.size(table, 0, "the number of positions")):
+        raise ValueError(f"its input of {length} tokens is longer than '{table}' for some sizes")
+    ends = prims([0]), prims([length])
+    return body.bind(op.strided_slice(body.tensor(table), [0], *ends, assume_inbound=True))
+
+
+def _mask_index(body: Body, ids: str, mask: str) -> str:
+    """The number of valid tokens of each row of `mask` (batch, length); zeros without a mask."""
+    if not mask:
+        return body.bind(op.full([body.shape(ids)[0]], relax.const(0, "int32"), "int32"))
+    valid = op.equal(body.tensor(mask), relax.const(1, body.dtype(mask)))
+    return body.bind(op.sum(op.astype(valid, "int32"), [1]))
+
+
+def quantized_embed_layer_norm(body: Body) -> list[str]:
+    """com.microsoft.QEmbedLayerNormalization: EmbedLayerNormalization of quantised tables, gamma and beta."""
+    ids, segments = body.input(0), body.input(1)
+
+    def floats(name: str, number: int) -> str:
+        """Elements of quantised input `number`, counted from the table of words, as floats."""
+        return body.op("DequantizeLinear", name, body.input(8 + number), body.input(13 + number))
+
+    total = floats(body.op("Gather", body.input(2), ids, axis=0), 0)
+    total = body.op("Add", total, floats(_first_positions(body, ids, body.input(3)), 1))
+    if segments:
+        total = body.op("Add", total, floats(body.op("Gather", body.input(4), segments, axis=0), 2))
+    epsilon = body.attribute("epsilon", 1e-12)
+    gamma, beta = floats(body.input(5), 3), floats(body.input(6), 4)
+    result = body.op("LayerNormalization", total, gamma, beta, axis=-1, epsilon=epsilon)
+    return [result, _mask_index(body, ids, body.input(7))]
 
 
 MICROSOFT: dict[str, Expansion] = {
@@ -204,6 +230,7 @@ MICROSOFT: dict[str, Expansion] = {
     "Gelu": _activation("erf"),
     "GroupNormalization": group_norm,
     "LayerNormalization": layer_norm,
+    "QEmbedLayerNormalization": quantized_embed_layer_norm,
     "QuickGelu": _activation("sigmoid"),
     "SimplifiedLayerNormalization": simplified_layer_norm,
     "SkipLayerNormalization": skip_layer_norm,

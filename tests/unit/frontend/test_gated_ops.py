@@ -1,0 +1,71 @@
+"""Operators of ONNX Runtime for state space models and linear attention: what is refused, and how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from kiln.errors import KilnError
+from kiln.frontend.importer import import_model
+from kiln.frontend.options import ImportOptions
+from onnx import TensorProto, helper, numpy_helper
+
+X = ("x", [1, 4, 6])
+HEADS = {"q_num_heads": 2, "kv_num_heads": 2}
+TABLES = [("c", np.ones((8, 3), "f4")), ("s", np.ones((8, 3), "f4"))]
+QKV = [X, ("k", [1, 4, 6]), ("v", [1, 4, 6])]
+KERNEL = ("w", np.ones((4, 1, 3), "f4"))
+POSITIONS = ("p", np.zeros((3, 1, 4), "i8"))
+
+
+def refused(path: Path, operator: str, inputs: list[tuple[str, Any]], **attributes: Any) -> str:
+    """The refusal of a model of one node; an input is an array or the sizes of data."""
+    node = helper.make_node(
+        operator, [name for name, _ in inputs], ["y"], domain="com.microsoft", **attributes
+    )
+    weights = [numpy_helper.from_array(one, name) for name, one in inputs if isinstance(one, np.ndarray)]
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, one)
+        for name, one in inputs
+        if isinstance(one, list)
+    ]
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "g", values, [result], weights)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    with pytest.raises(KilnError) as caught:
+        import_model(path, ImportOptions("m"))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "attributes", "told"),
+    [
+        ("CausalConvWithState", [X, KERNEL], {"state_window": 2}, "'state_window' is 2, allowed: 0"),
+        ("CausalConvWithState", [X, KERNEL], {"activation": "relu"}, "is relu, allowed: none, silu, swish"),
+        (
+            "CausalConvWithState",
+            [X, KERNEL, ("", None), ("past", [1, 4, 3])],
+            {},
+            "its state 'past' has 3 positions, allowed: 2, (kernel size - 1) * dilation",
+        ),
+        ("GatedRMSNorm", [X, ("s", np.ones(4, "f4")), ("g", [1, 4, 6])], {}, "allowed: a divisor of 6"),
+        ("BranchwiseRMSNorm", [X], {"num_branches": 4}, "'num_branches' is 4, allowed: a divisor of 6"),
+        ("LinearAttention", QKV, HEADS | {"update_rule": "gated"}, "its input 4, 'decay', is needed"),
+        ("LinearAttention", QKV, HEADS | {"q_num_heads": 4, "update_rule": "linear"}, "are 4 and 2, allowed"),
+        ("MRotaryEmbedding", [X, POSITIONS, *TABLES], {"mrope_section": [1, 1, 2]}, "[1, 1, 2], allowed"),
+        (
+            "MRotaryEmbedding",
+            [X, ("p", np.zeros((1, 4), "i8")), *TABLES],
+            {"mrope_section": [1, 1, 1]},
+            "its positions 'p' are [1, 4], allowed: [3, batch, length]",
+        ),
+    ],
+)  # fmt: skip
+def test_refusals(
+    tmp_path: Path, operator: str, inputs: list[tuple[str, Any]], attributes: dict[str, Any], told: str
+) -> None:
+    assert told in refused(tmp_path / "m.onnx", operator, inputs, **attributes)
