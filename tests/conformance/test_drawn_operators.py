@@ -37,8 +37,10 @@ SAMPLE: dict[str, tuple[int, ...]] = {
     "LinearAttention": (2,),
     "LpPool": (2,),  # windows that end after all elements
     "MaxPool": (3,),  # ceil_mode along a dynamic axis
+    "MoE": (31,),
     "MRotaryEmbedding": (1,),
     "Pad": (1, 3),  # a mode that cuts and pads; wrapped around an axis that is shorter
+    "QMoE": (1,),
     "Resize": (7,),  # the rounding of operator set 10
     "RoiAlign": (1, 105),  # the default of an early operator set; a dynamic number of images
     "Sign": (104,),  # of integers without a sign

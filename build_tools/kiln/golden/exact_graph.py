@@ -1,7 +1,7 @@
 """Changes to an ONNX model whose results in ONNX Runtime would be too coarse for a reference.
 
-- MatMulNBits: `accuracy_level` 2 to 4 lets ONNX Runtime round the activations to 16 or 8 bits, for speed,
-  where the CPU gains by it: figures would differ from machine to machine. The level becomes 1, floats.
+- MatMulNBits and QMoE: `accuracy_level` 2 to 4 lets ONNX Runtime round the activations to 16 or 8 bits, for
+  speed, where the CPU gains by it: figures would differ from machine to machine. The level becomes 1, floats.
 - STFT and DFT are computed in float64. In float32, ONNX Runtime 1.31 is wrong by up to 2e-4 in the logarithm
   of a mel spectrogram, where plain sums in float32 are by 6e-7.
 """
@@ -16,6 +16,8 @@ from onnx import helper
 
 from kiln.frontend.onnx.attributes import graphs, set_nodes, with_nested_graphs
 
+# Products with packed weights.
+_PACKED = ("MatMulNBits", "QMoE")
 # Transforms, and the positions of their inputs that are data.
 _TRANSFORMS = {"STFT": (0, 2), "DFT": (0,)}
 
@@ -44,8 +46,8 @@ def _bodies(path: Path, model: onnx.ModelProto) -> list[Any]:
 
 
 def _rounding(node: onnx.NodeProto) -> list[onnx.AttributeProto]:
-    """The attribute of a MatMulNBits that lets it round its activations."""
-    attributes = node.attribute if node.op_type == "MatMulNBits" else ()
+    """The attribute of a product with packed weights that lets it round its activations."""
+    attributes = node.attribute if node.op_type in _PACKED else ()
     return [attribute for attribute in attributes if attribute.name == "accuracy_level" and attribute.i > 1]
 
 

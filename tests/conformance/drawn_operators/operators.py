@@ -8,6 +8,7 @@ from . import (
     contrib,
     contrib_attention,
     elementwise,
+    experts,
     gated,
     movement,
     networks,
@@ -29,6 +30,7 @@ MAKERS: dict[str, Maker] = {
     **contrib.MAKERS,
     **contrib_attention.MAKERS,
     **gated.MAKERS,
+    **experts.MAKERS,
     **chosen.MAKERS,
     **chains.MAKERS,
 }

@@ -6,12 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from kiln.errors import KilnError
-from kiln.frontend.importer import import_model
-from kiln.frontend.options import ImportOptions
-from onnx import TensorProto, helper, numpy_helper
+
+from .one_node import refused
 
 X = ("x", [1, 4, 6])
 HEADS = {"q_num_heads": 2, "kv_num_heads": 2}
@@ -19,26 +16,6 @@ TABLES = [("c", np.ones((8, 3), "f4")), ("s", np.ones((8, 3), "f4"))]
 QKV = [X, ("k", [1, 4, 6]), ("v", [1, 4, 6])]
 KERNEL = ("w", np.ones((4, 1, 3), "f4"))
 POSITIONS = ("p", np.zeros((3, 1, 4), "i8"))
-
-
-def refused(path: Path, operator: str, inputs: list[tuple[str, Any]], **attributes: Any) -> str:
-    """The refusal of a model of one node; an input is an array or the sizes of data."""
-    node = helper.make_node(
-        operator, [name for name, _ in inputs], ["y"], domain="com.microsoft", **attributes
-    )
-    weights = [numpy_helper.from_array(one, name) for name, one in inputs if isinstance(one, np.ndarray)]
-    values = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, one)
-        for name, one in inputs
-        if isinstance(one, list)
-    ]
-    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph([node], "g", values, [result], weights)
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
-    with pytest.raises(KilnError) as caught:
-        import_model(path, ImportOptions("m"))
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(

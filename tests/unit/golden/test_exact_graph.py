@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from kiln.golden.exact_graph import exact_content
 from kiln.golden.reference import open_reference
 from onnx import TensorProto, helper, numpy_helper
 
@@ -45,6 +46,18 @@ def test_the_reference_computes_with_floats(tmp_path: Path, outside: bool) -> No
     x = np.random.default_rng(4).normal(size=(2, DEPTH)).astype(np.float32)
     got = open_reference(tmp_path / "net.onnx").run([x])[0]
     np.testing.assert_allclose(got, x @ matrix, rtol=1e-4, atol=1e-5)
+
+
+def test_experts_with_packed_weights_compute_with_floats() -> None:
+    value, floats = helper.make_tensor_value_info, TensorProto.FLOAT
+    node = helper.make_node(
+        "QMoE", ["x", "r", "w", "s", "", "v", "t"], ["y"], domain="com.microsoft", accuracy_level=4
+    )
+    given = [value(name, floats, None) for name in ("x", "r", "w", "s", "v", "t")]
+    graph = helper.make_graph([node], "net", given, [value("y", floats, None)])
+    content = exact_content(Path("net.onnx"), helper.make_model(graph))
+    assert content is not None
+    assert onnx.load_from_string(content).graph.node[0].attribute[0].i == 1
 
 
 def test_transforms_are_as_exact_as_float32_allows(tmp_path: Path) -> None:

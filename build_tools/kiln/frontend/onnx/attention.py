@@ -13,6 +13,7 @@ import numpy as np
 from tvm import relax
 
 from kiln.frontend.onnx.body import Body
+from kiln.frontend.onnx.node import part
 from kiln.frontend.symbols import Extent
 
 op = relax.op
@@ -132,7 +133,7 @@ def _softmax(body: Body, biased: str, scores: Scores) -> str:
             op.reshape(body.tensor(scores.sink), [1, heads, 1, 1]), [batch, heads, queries, 1]
         )
         wide = body.bind(op.nn.softmax(op.concat([value, column], 3), axis=-1))
-        return body.bind(op.strided_slice(body.tensor(wide), [3], [0], [keys]))
+        return body.bind(part(body.tensor(wide), 3, 0, keys))
     if not scores.rows_may_be_empty or not (scores.masks or scores.biases):
         return body.bind(op.nn.softmax(value, axis=-1))
     real = body.tensor(body.bind(_rows_with_keys(body, scores, dtype)))

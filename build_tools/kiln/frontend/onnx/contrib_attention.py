@@ -19,6 +19,7 @@ from kiln.frontend.onnx.attention import (
 )
 from kiln.frontend.onnx.body import Body, Expansion
 from kiln.frontend.onnx.integer_ops import product_to_float
+from kiln.frontend.onnx.node import part
 from kiln.frontend.symbols import Extent
 
 op = relax.op
@@ -43,7 +44,7 @@ def mask_bias(body: Body, mask: str, keys: Extent, queries: Extent, dtype: str) 
         return _filtered(body, _by_length(body, mask, keys), fill, dtype)
     if len(shape) == 4:
         past = keys - queries
-        x = op.strided_slice(x, [2, 3], [past, 0], [keys, keys])
+        x = part(part(x, 2, past, keys), 3, 0, keys)
     else:
         axes = [1, 2] if len(shape) == 2 else [1]
         if len(shape) not in (2, 3) or not body.symbols.equal(shape[-1], keys):
@@ -73,7 +74,7 @@ def _by_length(body: Body, mask: str, keys: Extent) -> str:
 
 
 def _entries_by_batch(x: relax.Expr, begin: Extent, batch: Extent) -> relax.Expr:
-    entries = op.strided_slice(x, [0], [begin], [begin + batch])
+    entries = part(x, 0, begin, begin + batch)
     return op.reshape(op.astype(entries, "int64"), [batch, 1, 1, 1])
 
 

@@ -9,6 +9,7 @@ from kiln.frontend.onnx import (
     classical_ops,
     contrib_attention,
     domains,
+    expert_ops,
     fused_ops,
     gated_ops,
     grouped_attention,
@@ -32,6 +33,7 @@ _ML = (classical_ops.CLASSICAL, ml_encoders.ENCODERS, ml_linear.MODELS, ml_trees
 _ONNX_FILES = (attention_ops, integer_conv, integer_ops, qlinear_ops, quantise_ops, rotary_ops)
 _MICROSOFT_FILES = (
     contrib_attention,
+    expert_ops,
     fused_ops,
     gated_ops,
     grouped_attention,

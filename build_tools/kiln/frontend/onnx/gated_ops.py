@@ -12,7 +12,7 @@ from typing import Any
 from tvm import relax
 
 from kiln.frontend.onnx.body import Body, Expansion
-from kiln.frontend.onnx.node import prims
+from kiln.frontend.onnx.node import part
 from kiln.frontend.onnx.transformer_ops import rms_norm
 from kiln.frontend.symbols import Extent
 
@@ -155,11 +155,7 @@ def causal_convolution(body: Body) -> list[str | None]:
     present = None
     if length and body.wants(1):
         end = body.shape(whole)[2]
-        present = body.bind(
-            op.strided_slice(
-                body.tensor(whole), [2], prims([end - length]), prims([end]), assume_inbound=True
-            )
-        )
+        present = body.bind(part(body.tensor(whole), 2, end - length, end))
     if not last:
         return [y, present]
     state_sizes = [sizes[0], length, *sizes[2:]]

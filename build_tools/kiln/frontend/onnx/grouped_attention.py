@@ -11,6 +11,7 @@ from tvm import relax
 
 from kiln.frontend.onnx.attention import Scores, attend, causal, is_tensor, join_heads, positions, split_heads
 from kiln.frontend.onnx.body import Body, Expansion
+from kiln.frontend.onnx.node import part
 from kiln.frontend.onnx.rotary_ops import at_positions, rotate
 from kiln.frontend.symbols import Extent
 
@@ -58,10 +59,10 @@ def _present(body: Body, past: str, new: str, sizes: _KeyCounts) -> str:
     if not is_tensor(sizes.past):
         parts = [x]
         if not body.symbols.equal(sizes.past, 0):
-            parts.insert(0, op.strided_slice(body.tensor(past), [2], [0], [sizes.past]))
+            parts.insert(0, part(body.tensor(past), 2, 0, sizes.past))
         end = body.symbols.simplify(sizes.past + length)
         if not body.symbols.equal(end, keys):
-            parts.append(op.strided_slice(body.tensor(past), [2], [end], [keys]))
+            parts.append(part(body.tensor(past), 2, end, keys))
         return body.bind(op.concat(parts, 2)) if len(parts) > 1 else new
     relative = op.subtract(op.reshape(positions(keys), [1, 1, keys, 1]), sizes.past)
     relative = body.tensor(body.bind(op.broadcast_to(relative, [batch, heads, keys, width])))
@@ -101,8 +102,13 @@ def group_query_attention(body: Body) -> list[str | None]:
     """com.microsoft.GroupQueryAttention."""
     heads, kv_heads = int(body.required("num_heads")), int(body.required("kv_num_heads"))
     body.refuse_inputs(**_REFUSED_INPUTS)
-    for name in ("kv_cache_bit_width", "sliding_window_cache", "qk_output"):
+    for name in ("kv_cache_bit_width", "qk_output"):
         body.only(name, 0)
+    if int(body.attribute("sliding_window_cache", 0)):
+        raise ValueError(
+            "its attribute 'sliding_window_cache' is 1, a cache of the window alone, allowed: 0, of the "
+            "whole sequence: make the file with windowed_kv_cache=false"
+        )
     for name in ("k_quant_type", "v_quant_type"):
         body.only(name, "NONE")
     body.accept_attributes("qk_norm_epsilon")  # of inputs that are refused

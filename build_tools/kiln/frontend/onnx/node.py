@@ -103,6 +103,14 @@ def prims(sizes: Sequence[Extent]) -> list[Any]:
     return [relax.prim_value(tirx.IntImm("int64", size) if isinstance(size, int) else size) for size in sizes]
 
 
+def part(tensor: Any, axis: int, begin: Extent, end: Extent) -> Any:
+    """Elements `begin` to `end` of an axis of `tensor`: numbers or expressions, neither of them negative.
+
+    TVM cannot tell an end of two dimensions, such as `past + seq`, from one that counts from the end.
+    """
+    return relax.op.strided_slice(tensor, [axis], prims([begin]), prims([end]), assume_inbound=True)
+
+
 def smaller(a: Extent, b: Extent) -> Extent:
     """The minimum of two sizes."""
     if isinstance(a, int) and isinstance(b, int):

@@ -18,7 +18,7 @@ def unpacked(packed: Array, bits: int, count: int) -> Array:
     return flat
 
 
-def _constant(body: Body, index: int, noun: str) -> Array:
+def constant(body: Body, index: int, noun: str) -> Array:
     array = body.constant(body.input(index))
     if array is None:
         raise ValueError(f"its {noun} ('{body.input(index)}') are computed by the model, allowed: constants")
@@ -35,14 +35,14 @@ def matmul_nbits(body: Body) -> list[str]:
     if block < 16 or block & (block - 1):
         raise ValueError(f"its attribute 'block_size' is {block}, allowed: a power of two of at least 16")
     blocks = ceil_div(depth, block)
-    scales = _constant(body, 2, "scales").astype("float32").reshape(columns, blocks, 1)
+    scales = constant(body, 2, "scales").astype("float32").reshape(columns, blocks, 1)
     if not np.isfinite(scales).all():
         raise ValueError(f"its scales ('{body.input(2)}') contain a number that is not finite")
-    packed = _constant(body, 1, "weights").reshape(columns, blocks, -1)
+    packed = constant(body, 1, "weights").reshape(columns, blocks, -1)
     levels = unpacked(packed, bits, block).astype("float32")
     points: Array = np.full((columns, blocks), 1 << (bits - 1), "float32")
     if body.has(3):
-        zero_points = _constant(body, 3, "zero points")
+        zero_points = constant(body, 3, "zero points")
         packs = zero_points.dtype == np.uint8
         rows = zero_points.reshape(columns, -1)
         points = (unpacked(rows, bits, blocks) if packs else rows).astype("float32")
@@ -61,7 +61,7 @@ def gather_block_quantized(body: Body) -> list[str]:
     bits, block = int(body.only("bits", 4, 8)), int(body.attribute("block_size", 128))
     if block < 16 or block & (block - 1):
         raise ValueError(f"its attribute 'block_size' is {block}, allowed: a power of two of at least 16")
-    table, scales = _constant(body, 0, "table"), _constant(body, 2, "scales")
+    table, scales = constant(body, 0, "table"), constant(body, 2, "scales")
     gathered, axis = (int(body.attribute(key, n)) for key, n in (("gather_axis", 0), ("quantize_axis", 1)))
     gathered, axis = gathered % table.ndim, axis % table.ndim
     in_bytes = table.dtype == np.uint8
@@ -72,7 +72,7 @@ def gather_block_quantized(body: Body) -> list[str]:
         table = unpacked(table, bits, table.shape[-1] * 8 // bits)
         points = np.full(scales.shape, 1 << (bits - 1), "float32")
     if body.has(3):
-        zero_points = _constant(body, 3, "zero points")
+        zero_points = constant(body, 3, "zero points")
         points = (unpacked(zero_points, bits, scales.shape[-1]) if in_bytes else zero_points).astype(
             "float32"
         )

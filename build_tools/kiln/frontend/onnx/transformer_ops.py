@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax
 
 from kiln.frontend.onnx.body import Body, Expansion
-from kiln.frontend.onnx.node import prims
+from kiln.frontend.onnx.node import part
 
 op = relax.op
 
@@ -190,8 +190,7 @@ def _first_positions(body: Body, ids: str, table: str) -> str:
     length = body.shape(ids)[1]
     if not body.symbols.holds(length <= body.size(table, 0, "the number of positions")):
         raise ValueError(f"its input of {length} tokens is longer than '{table}' for some sizes")
-    ends = prims([0]), prims([length])
-    return body.bind(op.strided_slice(body.tensor(table), [0], *ends, assume_inbound=True))
+    return body.bind(part(body.tensor(table), 0, 0, length))
 
 
 def _mask_index(body: Body, ids: str, mask: str) -> str:
