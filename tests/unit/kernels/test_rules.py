@@ -17,7 +17,7 @@ from kiln.kernels.cpu.packed_operand import Panels
 from kiln.kernels.cpu.winograd_cost import Form, form_of, tiles_of
 from kiln.lower.pipeline import machine_of, tvm_target
 from kiln.lower.views.in_place_padding import pixel_gap_of
-from kiln.tir.builder import SHARED, Machine
+from kiln.tir.builder import SHARED, Machine, Packing
 from kiln.tir.symbols import NO_RANGES
 
 TARGETS = ("x86_64", "x86_64_v2", "aarch64", "aarch64_a53", "armv7")
@@ -49,6 +49,14 @@ def test_winograd_where_it_gains(name: str) -> None:
     assert _form(224, 3, 64, machine) is None  # few channels: the transforms cost more than they save
     assert _form(1, 256, 256, machine) is None  # one pixel: a tile computes more than is needed
     assert _form(56, 64, 64, _machine(name, "off")) is None
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_variant_chooses_its_tile_where_the_last_one_has_no_panels(name: str) -> None:
+    """As of a product whose left factor is a constant in few bits: it is stored, but not in panels."""
+    machine = _machine(name)
+    stored = dataclasses.replace(machine, packing=Packing(0, arrangement="a table"))
+    assert choose_tile(stored, 20, 102) == choose_tile(machine, 20, 102)
 
 
 def test_weights_grow_no_further_than_allowed() -> None:
