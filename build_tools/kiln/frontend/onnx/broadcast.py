@@ -14,6 +14,7 @@ from tvm import relax
 
 from kiln.frontend.onnx.agreement import agreed, is_counted, may_agree
 from kiln.frontend.onnx.node import extents, shape_expr
+from kiln.frontend.onnx.refusals import OF_THE_EXAMPLE
 from kiln.frontend.symbols import Extent, SizeComparisons, Symbols
 
 BROADCAST = {
@@ -82,10 +83,7 @@ def _refuse(a: Extent, b: Extent, symbols: Symbols) -> NoReturn:
     differing = symbols.differing(a, b)
     differing_at_one = symbols.differing(a, b, ones=True)
     if differing is not None:
-        raise ValueError(
-            f"{operands} differ with {_sizes_text(differing)}: an exporter that traces writes sizes of its "
-            "example into the file; export with dynamo=True, or fix the size in 'dims'"
-        )
+        raise ValueError(f"{operands} differ with {_sizes_text(differing)}: {OF_THE_EXAMPLE}")
     if differing_at_one is not None:
         raise ValueError(
             f"{operands} differ with {_sizes_text(differing_at_one)}, where one of them is 1, but not "

@@ -11,6 +11,11 @@ from kiln.errors import KilnError
 from kiln.frontend.onnx.attributes import name_in_errors
 from kiln.operators.registry import WAY
 
+# What follows a size that holds for some sizes of the dimensions only.
+OF_THE_EXAMPLE = (
+    "an exporter that traces writes sizes of its example into the file; export with dynamo=True, compute the "
+    "size from an input's shape in the model, or fix it in 'dims'"
+)
 _RANDOM = frozenset(
     ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"]
 )

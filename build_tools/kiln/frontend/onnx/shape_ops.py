@@ -17,6 +17,7 @@ from tvm import relax, tirx
 from kiln.frontend.onnx import counted_ops, data_dependent_shapes, data_dependent_sizes, run_axes
 from kiln.frontend.onnx.agreement import agreed, may_agree
 from kiln.frontend.onnx.node import Node, prims, shape_expr, smaller
+from kiln.frontend.onnx.refusals import OF_THE_EXAMPLE
 from kiln.frontend.onnx.shape_rules import as_ratio
 from kiln.frontend.onnx.value import NotKnownError, Ratio
 from kiln.frontend.symbols import Extent, Symbols, int64_of
@@ -52,8 +53,7 @@ def _check_divisible(symbols: Symbols, total: Extent, others: Extent, sizes: lis
         where = ", ".join(f"{dim} = {size}" for dim, size in failing.items()) or "any size"
         raise ValueError(
             f"its shape [{sizes_text}] does not fit a tensor of {symbols.shown(total)} elements with "
-            f"{where}: an exporter that traces writes sizes of its example into the file; export with "
-            "dynamo=True, or fix the size in 'dims'"
+            f"{where}: {OF_THE_EXAMPLE}"
         )
 
 
