@@ -122,7 +122,7 @@ N: Dims = {"n": (1, 9)}
         (
             "g (float[n,1] x) => (float[?] y) { y = Squeeze(x) }",
             {},
-            ["Squeeze", "size n is 1 for some sizes only"],
+            ["Squeeze", "size n is 1 for some sizes only", "give the axes or other 'dims'"],
         ),
         (
             "g (float[n,1,48] x) => (float[?,?,?] y) { y = Reshape(x, shape) }",

@@ -80,7 +80,9 @@ def squeeze(node: Node) -> Any:
         unclear = [size for size in shape if not isinstance(size, int) and not node.symbols.holds(size > 1)]
         if unclear:
             size = node.symbols.shown(unclear[0])
-            raise ValueError(f"no axes given, and size {size} is 1 for some sizes only: give the axes")
+            raise ValueError(
+                f"no axes given, and size {size} is 1 for some sizes only: give the axes or other 'dims'"
+            )
         axes = [axis for axis, size in enumerate(shape) if _is_number(size, 1)]
     dropped = {int(axis) % len(shape) for axis in axes}
     for axis in dropped:
