@@ -78,8 +78,8 @@ class Compiled:
 
         `lowered`: what `lower` has made of `mod` for the target, so that several variants share it.
         """
-        target_of_variant = target.for_variant(variant or target.base)
-        self.target, self.threads = target if variant else target_of_variant, threads
+        self.own = target.for_variant(variant or target.base)
+        self.target, self.threads = target if variant else self.own, threads
         self.result = lowered or lower(mod, "m", self.target, threads, winograd=winograd)
         box = self.result.box
         self.tensors = {tensor.name: tensor.record(box) for tensor in self.result.tensors.values()}
@@ -92,13 +92,17 @@ class Compiled:
         self.object = folder / "kernels.o"
         self.undefined: set[str] = set()
         if self.result.functions:
-            compile_all(functions, target_of_variant, self.object, "m", self.result.kernels)
+            compile_all(functions, self.own, self.object, "m", self.result.kernels)
             self.undefined = undefined_symbols(self.object)
         self._library: ctypes.CDLL | None = None
 
     def load(self) -> Compiled:
-        """Link, without a library: every symbol that the kernels need beyond the allowed ones is an error."""
+        """Link, without a library: every symbol that the kernels need beyond the allowed ones is an error.
+
+        So is an instruction that this machine lacks, which would end the whole process: see `runnable`.
+        """
         assert self.undefined <= ALLOWED
+        assert obstacle(self.own) is None, f"{self.own.name}: {obstacle(self.own)}"
         if self.result.functions:
             self._library = loaded(self.object)
         return self
@@ -246,12 +250,15 @@ def undefined_symbols(path: Path) -> set[str]:
     return {one.name for one in symbols(path.read_bytes()) if one.name and not one.defined}
 
 
-def runnable(name: str) -> Target:
-    """A shipped target whose code this machine executes; skips the test elsewhere."""
+def runnable(name: str, variant: str | None = None) -> Target:
+    """A shipped target with all its variants; skips the test where this machine cannot run its code.
+
+    `variant`: the variant whose code runs; None: the target's base.
+    """
     target = load_target(name)
-    reason = obstacle(target)
+    reason = obstacle(target.for_variant(variant or target.base))
     if reason is not None:
-        pytest.skip(f"{name}: {reason}")
+        pytest.skip(f"{name}, variant {variant}: {reason}" if variant else f"{name}: {reason}")
     return target
 
 

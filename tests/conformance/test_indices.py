@@ -32,7 +32,7 @@ from kiln.lower.schema import LoweredBucket
 from kiln.plan.stage import LowerResult, make_plan
 from symbolic import Array, dynamic, imported, write
 
-from .lowered import Compiled
+from .lowered import Compiled, runnable
 
 TEXT = """
 g (float[{n},3] x, int64[2] rows, int32[2,3] lines, int64[2,2] points, int64[2,3] to_lines,
@@ -307,7 +307,7 @@ def test_a_region_of_no_picture_is_taken_from_the_nearest(name: str, tmp_path: P
         text = "g (float[2,3,8,8] x, float[4,5] r) => (float[4,3,2,2] y) { y = MaxRoiPool"
         text += "<pooled_shape = [2, 2]>(x, r) }"
     mod, _ = imported(write(tmp_path / "m.onnx", text, opset=16), {})
-    compiled = Compiled(simplify(mod), load_target("x86_64_v2"), tmp_path).load()
+    compiled = Compiled(simplify(mod), runnable("x86_64_v2"), tmp_path).load()
     x = np.random.default_rng(1).standard_normal((2, 3, 8, 8)).astype(np.float32)
     corners = np.array([[0, 0, 7, 7], [1, 2, 6, 5], [2, 2, 4, 4], [0, 3, 5, 7]], np.float32)
 

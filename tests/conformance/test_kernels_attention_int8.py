@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kiln.device.check import host_cpu
 from tvm import relax
 
 from .lowered import Array, Compiled, const, module, runnable
@@ -65,8 +66,19 @@ def test_products(
 ) -> None:  # fmt: skip
     """Compare the products with numpy's: scales of 1 keep the float32 results exact."""
     mod, inputs = _products(subscripts, dtypes, zeros)
-    compiled = Compiled(mod, runnable(target), tmp_path, variant=variant).load()
+    compiled = Compiled(mod, runnable(target, variant), tmp_path, variant=variant).load()
     assert compiled.families.count("contraction") >= len(SIZES) - 2
     for got, left, right in zip(compiled.run(inputs), inputs[::2], inputs[1::2], strict=True):
         wide = left.astype("int64") - zeros[0], right.astype("int64") - zeros[1]
         np.testing.assert_array_equal(got, np.einsum(subscripts, *wide).astype("float32"))
+
+
+def test_code_beyond_this_machines_is_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A variant that this machine lacks skips the test, and is never loaded: it would end the process."""
+    mod = module([((2, 2), "float32")], op.nn.relu)
+    compiled = Compiled(mod, runnable("x86_64").for_variant("v4_amx"), tmp_path)
+    monkeypatch.setattr(host_cpu, "read_flags", frozenset)
+    with pytest.raises(pytest.skip.Exception, match="x86_64, variant v4_amx: this CPU lacks abm, amx_int8, "):
+        runnable("x86_64", "v4_amx")
+    with pytest.raises(AssertionError, match="x86_64: this CPU lacks abm, amx_int8, "):
+        compiled.load()

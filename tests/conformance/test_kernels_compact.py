@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.config import Target, load_target
-from kiln.device.check.host_cpu import obstacle
 from tvm import relax
 
 from . import arithmetic, compact_cases
-from .lowered import Array, Compiled, close, const, module
+from .lowered import Array, Compiled, close, const, module, runnable
 
 op = relax.op
 ALL = 1 << 20  # larger than any matrix: one block
@@ -44,11 +43,8 @@ VARIANTS = [*(pytest.param(name, marks=pytest.mark.heavy) for name in ("base", "
 
 def _runnable(variant: str) -> tuple[Target, str]:
     """A target and the name of its variant; skips where this machine cannot run that."""
-    target = load_target("x86_64_v2")
-    name = target.base if variant == "base" else variant.removesuffix(" alone")
-    reason = obstacle(target.for_variant(name))
-    if reason is not None:
-        pytest.skip(reason)
+    name = load_target("x86_64_v2").base if variant == "base" else variant.removesuffix(" alone")
+    target = runnable("x86_64_v2", name)
     return target.for_variant(name) if variant.endswith("alone") else target, name
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import onnx
 import pytest
 from kiln.config import load_target
-from kiln.device.check.host_cpu import obstacle
 from kiln.graph.pipeline import simplify
 from kiln.lower.pipeline import lower
 from onnx import TensorProto, helper
@@ -72,10 +71,7 @@ def test_plain(target: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("variant", ["v3", pytest.param("v4", marks=HEAVY)])
 def test_variants(variant: str, tmp_path: Path) -> None:
     """Variants divide the work alike, and share the scratch memory of the larger one."""
-    target, q = runnable("x86_64"), _uniform(1, 2, QUERIES, 32)
-    reason = obstacle(target.for_variant(variant))
-    if reason is not None:
-        pytest.skip(f"{variant}: {reason}")
+    target, q = runnable("x86_64", variant), _uniform(1, 2, QUERIES, 32)
     mod = module(
         [(q.shape, "float32")],
         lambda x: op.matmul(

@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kiln.config import Target, load_target
-from kiln.device.check.host_cpu import obstacle
+from kiln.config import load_target
 from kiln.lower.pipeline import lower
 from kiln.lower.steps import Steps
 from tvm import relax
 
 from . import arithmetic
-from .lowered import Array, Compiled, close, const, module
+from .lowered import Array, Compiled, close, const, module, runnable
 
 Case = tuple[Any, list[Array], list[Array]]  # a module, its inputs and the results
 # x86-64: SSE 4.2, AVX2, AVX-512, AVX-512 with VNNI. The last packs the weights that all of them read. In the
@@ -26,15 +25,6 @@ VARIANTS = [
     pytest.param(name, marks=pytest.mark.heavy) if name in ("v3", "v4") else name
     for name in load_target("x86_64_v2").variant_names
 ]
-
-
-def _runnable(variant: str) -> Target:
-    """The target with its variants; skips where this machine cannot run `variant`."""
-    target = load_target("x86_64_v2")
-    reason = obstacle(target.for_variant(variant))
-    if reason is not None:
-        pytest.skip(reason)
-    return target
 
 
 def _conv(x: Any, weights: Array, **attrs: Any) -> Any:
@@ -83,7 +73,7 @@ def _steps(make: Callable[..., Case], *arguments: Any, winograd: str = "off") ->
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_float32(variant: str, tmp_path: Path) -> None:
     mod, inputs, want = _floats()
-    target, lowered = _runnable(variant), _steps(_floats)
+    target, lowered = runnable("x86_64_v2", variant), _steps(_floats)
     compiled = Compiled(mod, target, tmp_path, variant=variant, lowered=lowered).load()
     for got, expected in zip(compiled.run(inputs), want, strict=True):
         close(got, expected)
@@ -108,7 +98,7 @@ def _images() -> Case:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_winograd(variant: str, policy: str, tmp_path: Path) -> None:
     mod, inputs, want = _images()
-    target, lowered = _runnable(variant), _steps(_images, winograd=policy)
+    target, lowered = runnable("x86_64_v2", variant), _steps(_images, winograd=policy)
     compiled = Compiled(mod, target, tmp_path, variant=variant, lowered=lowered).load()
     assert "conv2d" not in compiled.families and "winograd" in compiled.families
     for got, expected in zip(compiled.run(inputs), want, strict=True):
@@ -143,7 +133,7 @@ def _integers(least: int) -> Case:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_integers(variant: str, least: int, tmp_path: Path) -> None:
     mod, inputs, want = _integers(least)
-    target, lowered = _runnable(variant), _steps(_integers, least)
+    target, lowered = runnable("x86_64_v2", variant), _steps(_integers, least)
     compiled = Compiled(mod, target, tmp_path, variant=variant, lowered=lowered).load()
     for got, expected in zip(compiled.run(inputs), want, strict=True):
         assert (got == expected).all()

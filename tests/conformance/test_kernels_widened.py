@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kiln.config import load_target
-from kiln.device.check.host_cpu import obstacle
 from kiln.kernels.cpu import conv2d_widened
 from tvm.relax import op
 
 from . import arithmetic
 from .int8_cases import Case, data_of, expression_of, sums_of
-from .lowered import Array, Compiled, const, module, runnable_alone
+from .lowered import Array, Compiled, const, module, runnable, runnable_alone
 from .test_kernels_symbolic import Lowered, build
 
 CASES = [
@@ -65,10 +63,7 @@ def test_every_bit_of_the_sums(name: str, made: list[Any], tmp_path: Path) -> No
     "variant", [pytest.param(name, marks=pytest.mark.heavy) for name in ("v2", "v3", "v4")]
 )
 def test_weights_that_a_variant_with_vnni_packs(variant: str, made: list[Any], tmp_path: Path) -> None:
-    target = load_target("x86_64_v2")
-    reason = obstacle(target.for_variant(variant))
-    if reason is not None:
-        pytest.skip(reason)
+    target = runnable("x86_64_v2", variant)
     data = [data_of(case, seed) for seed, case in enumerate(CASES)]
     graph = module(
         [(x.shape, x.dtype.name) for x, _ in data],

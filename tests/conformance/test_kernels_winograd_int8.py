@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kiln.config import load_target
-from kiln.device.check.host_cpu import obstacle
 from tvm.relax import op
 
 from . import arithmetic
@@ -76,10 +74,7 @@ def test_every_bit_of_the_sums(name: str, step: int, tmp_path: Path) -> None:
     "variant", ["v2", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("v3", "v4"))]
 )
 def test_weights_that_a_variant_with_vnni_packs(variant: str, tmp_path: Path) -> None:
-    target = load_target("x86_64_v2").with_variants([variant, "v4_vnni"])
-    reason = obstacle(target.for_variant(variant))
-    if reason is not None:
-        pytest.skip(reason)
+    target = runnable("x86_64_v2", variant).with_variants([variant, "v4_vnni"])
     cases = list(_cases())[:6]
     compiled = Compiled(_module(cases), target, tmp_path, winograd="f2", variant=variant).load()
     used = {compiled.kernels[step.kernel].family for step in compiled.steps}

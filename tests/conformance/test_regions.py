@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from kiln.config import load_target
 from kiln.golden.reference import open_reference
 from kiln.graph.pipeline import simplify
 from symbolic import imported, write
 
-from .lowered import Compiled
+from .lowered import Compiled, runnable
 
 _NODES = {
     "plain": "output_height = 2, output_width = 3, sampling_ratio = 2",
@@ -28,7 +27,7 @@ def test_means_of_regions(tmp_path: Path) -> None:
     text = f"g (float[2,3,8,9] x, float[7,4] r, int64[7] b) => ({results}) {{ {body} }}"
     path = write(tmp_path / "m.onnx", text, opset=16)
     mod, _ = imported(path, {})
-    compiled = Compiled(simplify(mod), load_target("x86_64_v2"), tmp_path).load()
+    compiled = Compiled(simplify(mod), runnable("x86_64_v2"), tmp_path).load()
     corners = [[0, 0, 7, 7], [1.3, 2.2, 6.7, 5.1], [-3, -2, 4, 4], [5, 3, 14, 12], [20, 20, 30, 30]]
     corners += [[2.5, 2.5, 2.7, 2.6], [6, 6, 2, 3]]
     given = [
