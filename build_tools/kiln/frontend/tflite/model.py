@@ -32,6 +32,7 @@ from kiln.frontend.tflite.converter_tables import INTEGER_CONVERTERS
 from kiln.frontend.tflite.files import names_operators
 from kiln.frontend.tflite.known_values import has_known_values
 from kiln.frontend.tflite.narrow import has_narrow, without_narrow
+from kiln.frontend.tflite.open_sizes import asking_for_sizes
 from kiln.frontend.tflite.operands import Compute
 from kiln.frontend.tflite.ops import Converter, ShapeError
 from kiln.frontend.tflite.own_nodes import check_fixed
@@ -128,9 +129,8 @@ class _SizedFile:
         """
         converter = partial(Converter, self.path, symbols, self.nodes, computes, in_floats)
         model = tflite.Model.GetRootAsModel(self.stateful.content, 0)
-        graph, input_shapes = model.Subgraphs(0), [
-            [self.options.size(entry) or size for entry in shape] for shape in self.shapes
-        ]  # fmt: skip
+        graph = model.Subgraphs(0)
+        input_shapes = [[self.options.size(entry) or size for entry in shape] for shape in self.shapes]
         shapes_in_file = [_port(self.path, graph, index).shape for index in graph.InputsAsNumpy()]
         is_same_shape = input_shapes == [list(shape) for shape in shapes_in_file]
         if is_same_shape and not sizes_known:
@@ -148,7 +148,7 @@ class _SizedFile:
         except KilnError:
             if not is_same_shape:
                 raise
-            return _convert(self.path, model, converter)
+            return asking_for_sizes(graph, lambda: _convert(self.path, model, converter))
         resized_file = _stateful(self.path, Opened(content, self.stateless.variables))
         model = tflite.Model.GetRootAsModel(resized_file.content, 0)
         return _convert(self.path, model, converter)
