@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kiln.frontend.torch.onnx_steps import ints, like
+from kiln.frontend.torch.present import aten as own_operators
 from kiln.frontend.torch.translations import scatter_reduce
 from kiln.frontend.torch.unconverted import cdist
 
@@ -19,9 +20,8 @@ _INT64 = 7  # of ONNX's element types
 
 def choices() -> Mapping[Any, Callable[..., Any]]:
     """The operators of this module, for torch.onnx.export's `custom_translation_table`."""
-    import torch
 
-    aten = torch.ops.aten
+    aten = own_operators()
     return {
         aten.adaptive_max_pool2d.default: adaptive_max_pool,
         aten.adaptive_max_pool3d.default: adaptive_max_pool,

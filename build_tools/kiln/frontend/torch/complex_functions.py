@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kiln.frontend.torch.complex_moves import axis, joined, made, pair
+from kiln.frontend.torch.present import aten as own_operators
 
 
 def functions() -> Mapping[Any, Callable[..., Any]]:
     """By operator of PyTorch, a function of the same arguments."""
     import torch
 
-    aten = torch.ops.aten
+    aten = own_operators()
     made_here = (_arithmetic(torch, aten), _curves(torch, aten), _sums(torch, aten), _products(torch, aten))
     return {operator: rule for rules in made_here for operator, rule in rules.items()}
 

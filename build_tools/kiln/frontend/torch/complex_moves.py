@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kiln.frontend.torch.present import aten as own_operators
+
 
 def pair(x: Any) -> Any:
     """A complex tensor as a real one with a last axis of size 2; a real one with 0 as imaginary part."""
@@ -40,7 +42,7 @@ def moves() -> Mapping[Any, Callable[..., Any]]:
     """By operator of PyTorch, a function of the same arguments."""
     import torch
 
-    aten = torch.ops.aten
+    aten = own_operators()
     return {**_shapes(aten), **_parts(aten), **_indexed(torch, aten), **_filled(torch, aten)}
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.frontend.torch.present import aten as own_operators
+
 
 def without_diagonal_writes(program: Any) -> Any:
     """`program`, an ExportedProgram, with torch.where in place of writes to diagonals.
@@ -54,7 +56,7 @@ def _fill(torch: Any, graph: Any, node: Any) -> None:
     rows, columns = value.shape
     if not isinstance(rows, int) or not isinstance(columns, int):
         return
-    aten = torch.ops.aten
+    aten = own_operators()
     with graph.inserting_before(node):
         ones = graph.call_function(aten.eye.m, (rows, columns), {"dtype": torch.bool, "device": value.device})
         filled = graph.call_function(aten.masked_fill.Scalar, (node.args[0], ones, node.args[1]))

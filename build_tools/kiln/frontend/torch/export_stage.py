@@ -20,6 +20,7 @@ from kiln.frontend.torch.diagonals import without_diagonal_writes
 from kiln.frontend.torch.groups import grouped
 from kiln.frontend.torch.library import load_torch, open_archive, quiet_torch, reason
 from kiln.frontend.torch.matrices import matrices
+from kiln.frontend.torch.present import present
 from kiln.frontend.torch.promotion import with_explicit_types
 from kiln.frontend.torch.recurrent import any_length, recurrent
 from kiln.frontend.torch.scans import scans
@@ -80,7 +81,7 @@ def convert(path: Path, tools: str = "") -> bytes:
 def _translations() -> dict[Any, Any]:
     """The operators that Kiln converts in place of PyTorch's exporter."""
     modules = (unconverted, grouped, recurrent, scans, special, matrices, choices, translations)
-    return {operator: function for table in modules for operator, function in table().items()}
+    return present({operator: function for table in modules for operator, function in table().items()})
 
 
 def _check(path: Path, program: Any) -> None:

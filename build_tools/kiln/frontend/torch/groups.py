@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kiln.frontend.torch.present import aten as own_operators
+
 _INT64 = 7  # of ONNX's element types
 _FALLBACK = "grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs) -> Tensor"
 _libraries: list[Any] = []  # PyTorch forgets the operators of a library object that is freed
@@ -17,7 +19,7 @@ def grouped() -> Mapping[Any, Callable[..., Any]]:
     """The operators of this module, for torch.onnx.export's `custom_translation_table`."""
     import torch
 
-    aten = torch.ops.aten
+    aten = own_operators()
     found: dict[Any, Callable[..., Any]] = {
         aten._grouped_mm.default: grouped_mm,
         aten.histc.default: histc,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kiln.frontend.torch.onnx_steps import cut, ints, like
+from kiln.frontend.torch.present import aten as own_operators
 
 MOST = 32  # rows of a matrix: a column takes about fifteen nodes
 _TAYLOR, _SQUARES = 9, 16  # of matrix_exp: terms, and the most squares
@@ -20,9 +21,8 @@ _INT32 = 6  # of ONNX's element types
 
 def matrices() -> Mapping[Any, Callable[..., Any]]:
     """The operators of this module, for torch.onnx.export's `custom_translation_table`."""
-    import torch
 
-    aten = torch.ops.aten
+    aten = own_operators()
     return {
         aten.linalg_inv.default: lambda a: inv_ex(a)[0],
         aten.inverse.default: lambda self: inv_ex(self)[0],

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.frontend.torch.present import aten as own_operators
+
 
 def with_explicit_types(program: Any) -> Any:
     """`program`, an ExportedProgram, with casts before these operators; changed in place."""
     import torch
 
-    aten = torch.ops.aten
+    aten = own_operators()
     subtractions = {aten.rsub.Scalar, aten.rsub.Tensor, aten.sub.Tensor, aten.sub.Scalar}
     divisions = {
         aten.floor_divide.Scalar: aten.floor_divide.default,

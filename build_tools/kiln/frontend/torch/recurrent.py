@@ -11,14 +11,15 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from kiln.frontend.torch.present import aten as own_operators
+
 _GATES = 4  # of an LSTM
 
 
 def recurrent() -> Mapping[Any, Callable[..., Any]]:
     """The operators of this module, for torch.onnx.export's `custom_translation_table`."""
-    import torch
 
-    aten = torch.ops.aten
+    aten = own_operators()
     return {
         aten.lstm.input: lstm,
         aten.rnn_tanh.input: lambda *args: rnn("Tanh", *args),
@@ -31,7 +32,7 @@ def any_length() -> Iterator[None]:
     """Inside the block, recurrent layers are traced without a loop over their steps."""
     import torch
 
-    aten = torch.ops.aten
+    aten = own_operators()
     layers = (aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)
     table = torch._decomp.decomposition_table  # the trace of the decompositions finds shapes by these
     kept = [dict(layer.py_kernels) for layer in layers]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kiln.frontend.torch.onnx_steps import cut, ints, like, moved_last
+from kiln.frontend.torch.present import aten as own_operators
 
 _BOOL, _INT32, _INT64, _FLOATS = 9, 6, 7, (1, 10, 11, 16)  # of ONNX's element types
 _Combine = Callable[[list[Any], list[Any]], list[Any]]
@@ -18,9 +19,8 @@ _Combine = Callable[[list[Any], list[Any]], list[Any]]
 
 def scans() -> Mapping[Any, Callable[..., Any]]:
     """The operators of this module, for torch.onnx.export's `custom_translation_table`."""
-    import torch
 
-    aten = torch.ops.aten
+    aten = own_operators()
     return {
         aten.cummax.default: cummax,
         aten.cummin.default: cummin,

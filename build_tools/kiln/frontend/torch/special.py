@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kiln.frontend.torch.onnx_steps import like
+from kiln.frontend.torch.present import aten as own_operators
 
 # C. Lanczos' series with gamma = 5, as in Numerical Recipes (gammln).
 _LANCZOS: tuple[float, ...] = (
@@ -52,7 +53,7 @@ def special() -> Mapping[Any, Callable[..., Any]]:
     """The operators of this module, for torch.onnx.export's `custom_translation_table`."""
     import torch
 
-    aten = torch.ops.aten
+    aten = own_operators()
     return {
         aten.lgamma.default: lgamma,
         aten.digamma.default: digamma,

@@ -11,15 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kiln.frontend.torch.present import aten as own_operators
+
 _SUM, _MEAN, _MAX = range(3)  # of torch.nn.functional.embedding_bag
 _LEAST = float("-inf")
 
 
 def translations() -> Mapping[Any, Callable[..., Any]]:
     """The operators that this module converts, for torch.onnx.export's `custom_translation_table`."""
-    import torch
 
-    aten = torch.ops.aten
+    aten = own_operators()
     return {
         aten.embedding_bag.default: embedding_bag,
         aten.embedding_bag.padding_idx: embedding_bag,

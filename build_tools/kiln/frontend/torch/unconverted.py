@@ -12,15 +12,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kiln.frontend.torch.onnx_steps import ints
+from kiln.frontend.torch.present import aten as own_operators
 
 _BOOL, _INT32, _INT64 = 9, 6, 7  # of ONNX's element types
 
 
 def unconverted() -> Mapping[Any, Callable[..., Any]]:
     """The operators of this module, for torch.onnx.export's `custom_translation_table`."""
-    import torch
 
-    aten = torch.ops.aten
+    aten = own_operators()
     return {
         aten.cdist.default: cdist,
         aten._cdist_forward.default: cdist,
