@@ -11,6 +11,7 @@ import flatbuffers
 import numpy as np
 import numpy.typing as npt
 from ai_edge_litert import schema_py_generated as schema
+from kiln.frontend.tflite.files import packed
 
 _TYPES = {
     name.lower(): code
@@ -153,3 +154,34 @@ def _tensor(model: Any, tensor: Tensor) -> Any:
         model.buffers.append(buffer)
         result.buffer = len(model.buffers) - 1
     return result
+
+
+def pool(path: Path, signature: tuple[int, ...] | None = (-1, 6, 6, 3)) -> Path:
+    """Windows of 3 x 3 with a stride of 2 over an image of 6 x 6, batch first; `signature`: -1 is dynamic."""
+    options = schema.Pool2DOptionsT()
+    options.padding, options.strideH, options.strideW = schema.Padding.SAME, 2, 2
+    options.filterHeight = options.filterWidth = 3
+    result = None if signature is None else (-1, 3, 3, 3)
+    tensors = [
+        Tensor("x", (1, 6, 6, 3), signature=signature),
+        Tensor("y", (1, 3, 3, 3), signature=result),
+    ]
+    return write(path, tensors, schema.BuiltinOperator.MAX_POOL_2D, options, [0], [1])
+
+
+def flattened(path: Path, index: int) -> Path:
+    """The file with the elements of tensor `index` as a vector, its only output."""
+    model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
+    graph, flat = model.subgraphs[0], schema.TensorT()
+    flat.name, flat.shape, flat.type = "flat", [24], schema.TensorType.FLOAT32
+    graph.tensors.append(flat)
+    options, code, node = schema.ReshapeOptionsT(), schema.OperatorCodeT(), schema.OperatorT()
+    options.newShape, code.builtinCode = [-1], schema.BuiltinOperator.RESHAPE
+    model.operatorCodes.append(code)
+    node.inputs, node.outputs = [index], [len(graph.tensors) - 1]
+    node.opcodeIndex = len(model.operatorCodes) - 1
+    set_options(node, options)
+    graph.operators.append(node)
+    graph.outputs = [len(graph.tensors) - 1]
+    path.write_bytes(packed(model))
+    return path

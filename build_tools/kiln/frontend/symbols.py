@@ -103,8 +103,11 @@ class Symbols(SizeComparisons):
 
     def extent(self, dim: str) -> Extent:
         """The size of the dynamic dimension `dim` as a TIR expression."""
-        multiple = self._parts[dim].multiple
-        return self._variables[dim] if multiple == 1 else self._variables[dim] * multiple
+        return self.parts(dim) * self._parts[dim].multiple
+
+    def parts(self, dim: str) -> Any:
+        """The variable for the size of the dynamic dimension `dim` in units of its `multiple`."""
+        return self._variables[dim]
 
     def extent_of(self, size: SizeExpr) -> Extent:
         """A size expression as a TIR expression, simplified; dimensions of one size are numbers."""
@@ -324,10 +327,8 @@ class Symbols(SizeComparisons):
 
         Raises ValueError if it depends on other variables or has an operator that size expressions lack.
         """
-        values = {
-            self._variables[name]: part_of(name, segment.multiple) for name, segment in self._parts.items()
-        }
         multiples = {name: segment.multiple for name, segment in self._parts.items()}
+        values = {self.parts(name): part_of(name, multiple) for name, multiple in multiples.items()}
         return to_size(self.simplify(extent), values, multiples)
 
 

@@ -10,26 +10,13 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 from kiln.errors import KilnError
 from kiln.frontend.tflite import model as tflite_model
-from kiln.frontend.tflite.files import packed
 from kiln.frontend.tflite.sizes import resized
 from kiln.golden.reference import open_reference
 from symbolic import Dims, imported, runner
-from tflite_files import Node, Tensor, set_options, write, write_graph
+from tflite_files import Node, Tensor, flattened, pool, write, write_graph
 
 BATCH: Dims = {"batch": (1, 8)}
 SHAPES = {"x": ["batch", 6, 6, 3]}
-
-
-def pool(path: Path, signature: tuple[int, ...] | None = (-1, 6, 6, 3)) -> Path:
-    options = schema.Pool2DOptionsT()
-    options.padding, options.strideH, options.strideW = schema.Padding.SAME, 2, 2
-    options.filterHeight = options.filterWidth = 3
-    result = None if signature is None else (-1, 3, 3, 3)
-    tensors = [
-        Tensor("x", (1, 6, 6, 3), signature=signature),
-        Tensor("y", (1, 3, 3, 3), signature=result),
-    ]
-    return write(path, tensors, schema.BuiltinOperator.MAX_POOL_2D, options, [0], [1])
 
 
 def reshape(path: Path, shape: tuple[int, ...]) -> Path:
@@ -291,35 +278,9 @@ def test_slices_of_a_dynamic_axis(tmp_path: Path, begin: int, end: int, step: in
 
 def test_a_reshape_of_a_slice_that_small_sizes_do_not_fill(tmp_path: Path) -> None:
     """Of up to six rows all are taken, of more rows six: the number of elements is not linear."""
-    path = cut(tmp_path / "m.tflite", 0, 6, 1)
-    model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
-    graph, flat = model.subgraphs[0], schema.TensorT()
-    flat.name, flat.shape, flat.type = "flat", [24], schema.TensorType.FLOAT32
-    graph.tensors.append(flat)
-    options, code, node = schema.ReshapeOptionsT(), schema.OperatorCodeT(), schema.OperatorT()
-    options.newShape, code.builtinCode = [-1], schema.BuiltinOperator.RESHAPE
-    model.operatorCodes.append(code)
-    node.inputs, node.outputs = [2], [len(graph.tensors) - 1]
-    node.opcodeIndex = len(model.operatorCodes) - 1
-    set_options(node, options)
-    graph.operators.append(node)
-    graph.outputs = [len(graph.tensors) - 1]
-    path.write_bytes(packed(model))
-    with pytest.raises(KilnError, match=r"the shape \[36\] should be \[24\]"):
+    path = flattened(cut(tmp_path / "m.tflite", 0, 6, 1), 2)
+    with pytest.raises(KilnError, match=r"has the shape \[24\] at batch = 9, and \[36\] if"):
         imported(path, {"batch": (2, 9)}, {"x": ["batch", 4]})
-
-
-@pytest.mark.parametrize("kind", ["MAX_POOL_2D", "AVERAGE_POOL_2D"])
-def test_windows_that_the_least_size_does_not_hold(tmp_path: Path, kind: str) -> None:
-    """LiteRT's kernels may end in a signal there."""
-    path = pool(tmp_path / "m.tflite", (1, -1, 6, 3))
-    model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
-    code = getattr(schema.BuiltinOperator, kind)
-    model.operatorCodes[0].builtinCode = model.operatorCodes[0].deprecatedBuiltinCode = code
-    model.subgraphs[0].operators[0].builtinOptions.padding = schema.Padding.VALID
-    path.write_bytes(packed(model))
-    with pytest.raises(KilnError, match=rf"the windows of {kind} \(output y\) are larger than its input"):
-        imported(path, {"side": (2, 9)}, {"x": [1, "side", 6, 3]})
 
 
 def test_a_slice_whose_begin_bends_behind_a_step(tmp_path: Path) -> None:

@@ -100,17 +100,18 @@ def for_all_sizes(
     """One module for all sizes of dimension `dim`.
 
     `convert` imports the graph at a fixed size; it returns the module, and by name the TE computes of the
-    module's functions. Raises KilnError if sizes are not linear in `dim`, or if the graphs at different sizes
-    differ in more than sizes; OperatorOfSizeError if the functions of an operator do.
+    module's functions. Raises KilnError if sizes are not linear in `dim`, which grows by its `multiple`, or
+    if the graphs at different sizes differ in more than sizes; OperatorOfSizeError if the functions of an
+    operator do.
     """
     least = max(_LEAST, segment.min // segment.multiple)
     sizes = [(least + step) * segment.multiple for step in _OFFSETS]
     (first, computes), (second, _), (third, _) = (convert(size) for size in sizes)
-    generalised = _GeneralisedSizes(symbols.extent(dim), sizes, symbols, computes)
+    generalised = _GeneralisedSizes(symbols.parts(dim), least, symbols, computes)
     try:
         module = generalised.generalise(first["main"], second)
         generalised.confirm(module["main"], third, {dim: sizes[2]})
-        if generalised.bends or generalised.has_functions:
+        if sizes[2] < segment.max:
             generalised.confirm(module["main"], convert(segment.max)[0], {dim: segment.max})
     except ValueError as error:
         raise KilnError(f"cannot import the TFLite graph for all sizes of '{dim}': {error}") from error
@@ -120,18 +121,15 @@ def for_all_sizes(
 class _GeneralisedSizes:
     """Merges two versions of a function, imported at two sizes, into one with a symbolic size.
 
-    Numbers that differ between the versions become linear expressions of the dimension's extent.
-    bends: whether the limits of a slice are a minimum or a maximum that depends on the size, so that the
-    slice is not linear in it. has_functions: whether TE computes made functions of the module.
+    Numbers that differ between the versions become linear expressions of the dimension's size in multiples.
     """
 
-    bends = has_functions = False
+    def __init__(self, parts: Any, first: int, symbols: Symbols, computes: Mapping[str, Compute]) -> None:
+        """The versions are those at `first` and `first` + 1 `parts`, each a `multiple` of the dimension.
 
-    def __init__(
-        self, extent: Extent, sizes: Sequence[int], symbols: Symbols, computes: Mapping[str, Compute]
-    ) -> None:
-        """`computes`: by name, the TE computes of the functions of the version at the first size."""
-        self._extent, self._sizes, self._symbols, self._computes = extent, sizes, symbols, computes
+        `computes`: by name, the TE computes of the functions of the version at the first size.
+        """
+        self._parts, self._first, self._symbols, self._computes = parts, first, symbols, computes
         self._merged: dict[Any, Any] = {}
         self._builder = relax.BlockBuilder()
         self._second = tvm.IRModule()
@@ -166,19 +164,14 @@ class _GeneralisedSizes:
         return merged
 
     def _number(self, a: Any, b: Any) -> Extent:
-        """The extent that is `a` at the first size and `b` at the second one. Raises ValueError."""
+        """The extent that is `a` at the first size and `b` at the next multiple. Raises ValueError."""
         if not isinstance(a, (int, tirx.IntImm)) or not isinstance(b, (int, tirx.IntImm)):
             raise ValueError(f"{a} is not a number")
         low, high = int(a), int(b)
-        step, remainder = divmod(high - low, self._sizes[1] - self._sizes[0])
-        if remainder:
-            raise ValueError(
-                f"a size of {low} becomes {high} where the dimension grows by "
-                f"{self._sizes[1] - self._sizes[0]}"
-            )
-        return (
-            low if step == 0 else self._symbols.simplify(self._extent * step + (low - step * self._sizes[0]))
-        )
+        step = high - low
+        if step == 0:
+            return low
+        return self._symbols.simplify(self._parts * step + (low - step * self._first))
 
     def _expression(self, a: Any, b: Any) -> Any:
         """The merged expression of `a` and `b`, from the two versions. Raises ValueError if they differ."""
@@ -231,7 +224,6 @@ class _GeneralisedSizes:
         """The call of the function that the first version's TE compute makes of the merged tensors."""
         name = a.args[0].name_hint
         self._check_compute(name, b, self._second)
-        self.has_functions = True
         tensors = [self._expression(x, y) for x, y in zip(a.args[1].fields, b.args[1].fields, strict=True)]
         return self._builder.call_te(self._computes[name].function, *tensors, primfunc_name_hint=name)
 
@@ -284,7 +276,6 @@ class _GeneralisedSizes:
             end = tirx.max(begin, tirx.min(end, size))
             for column, place in zip(places, (begin, end, step), strict=True):
                 column.append(relax.prim_value(int64_of(self._symbols.simplify(place))))
-                self.bends |= any(word in str(column[-1]) for word in ("min(", "max("))
         return relax.op.strided_slice(data, axes, *places, assume_inbound=True)
 
 
@@ -307,7 +298,11 @@ def _confirm(function: Any, third: Any, sizes: dict[str, int], symbols: Symbols)
         actual = [evaluate(symbols.size(size), sizes) for size in binding.var.ty.shape or ()]
         shape_expected = [int(size) for size in expected.var.ty.shape]
         if actual != shape_expected:
-            raise ValueError(f"the shape {actual} should be {shape_expected}")
+            [(dim, size)] = sizes.items()
+            raise ValueError(
+                f"a tensor has the shape {shape_expected} at {dim} = {size}, and {actual} if its sizes grow "
+                f"in proportion; with windows of a stride, give '{dim}' a 'multiple' that the strides divide"
+            )
         if (
             isinstance(expected.value, relax.Call)
             and getattr(expected.value.op, "name", "") == "relax.strided_slice"
