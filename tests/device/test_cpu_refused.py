@@ -67,7 +67,7 @@ CASES = {
         "Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid",
     ),
     "aarch64_a76": ("cortex-a53", "lse, fullfp16, rdm, rcpc, dotprod", "max"),
-    "armv7": ("cortex-a9,neon=off", "neon", "cortex-a9"),
+    "armv7": ("cortex-r5f", "neon, d32", "cortex-a9"),
     "aarch64_sve:sve256": ("max,sve256=off", "sve256", "max,sve512=off"),
     "aarch64_sve:sve512": ("cortex-a76", "sve, sve512", "max,sve1024=on"),  # a longer register is no fault
 }

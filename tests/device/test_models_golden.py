@@ -50,7 +50,6 @@ PAIRS = [
 LARGE = 1 << 14
 # Kernels of larger tensors that may work on single numbers: target, model, label of the step, and why.
 SCALAR = {
-    ("aarch64", "blazeface", "conv2d+add"): "two channels: more loads of one pixel's number than of vectors",
     ("armv7", "blazeface", "max_pool2d+pad+add+relu"): "42 channels, 6 of padding: a choice for each",
 }
 

@@ -5,12 +5,14 @@ loops of the control flow graph, where time is spent (natural loops by back edge
 "Compilers", 9.6). A loop counts as vectorised when its vector loads and stores move at least as many elements
 as its scalar loads and stores. The remainder of a vectorised loop does not count as vectorised, and neither
 does a loop that gathers elements into a vector one by one; a matmul that reads one factor element by element
-does.
+does. An element that is loaded to fill a whole vector is no scalar load: a tile of many rows and few columns
+has more of them than vectors.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,6 +21,9 @@ from kiln.plan.schema import ExpressionArgument, Plan
 _LABEL = re.compile(r"^([\w.$-]+|\"[^\"]+\"):")
 _TARGET = re.compile(r"label %([\w.$-]+|\"[^\"]+\")")
 _MOVED = re.compile(r"(?:= load|store)(?: volatile)? (?:<(\d+) x \w+>|(?:float|double|half|i\d+)\b)")
+_LOADED = re.compile(r"(%[\w.$-]+) = load (?:float|double|half|i\d+)\b")
+_FIRST = re.compile(r"(%[\w.$-]+) = insertelement <\d+ x \w+> (?:poison|undef), \w+ (%[\w.$-]+), i\d+ 0\b")
+_SPLAT = re.compile(r"= shufflevector <\d+ x \w+> (%[\w.$-]+), .* zeroinitializer")
 _BULK = re.compile(r"call void @llvm\.mem(?:cpy|set|move)")
 
 
@@ -131,9 +136,22 @@ def _back_edges(follow: Mapping[str, list[str]]) -> list[tuple[str, str]]:
 def _moved(lines: list[str]) -> tuple[int, int]:
     """Number of elements loaded and stored by scalar instructions, and by vector instructions."""
     single = wide = 0
+    spread = _spread(lines)
     for line in lines:
         if _BULK.search(line):
             wide += 16
+        loaded = _LOADED.search(line)
+        if loaded is not None and loaded.group(1) in spread:
+            continue
         for lanes in (match.group(1) for match in _MOVED.finditer(line)):
             wide, single = (wide + int(lanes), single) if lanes else (wide, single + 1)
     return single, wide
+
+
+def _spread(lines: list[str]) -> set[str]:
+    """Names of values that are used only to fill all lanes of a vector."""
+    splats = {match.group(1) for match in map(_SPLAT.search, lines) if match}
+    firsts = [match.groups() for match in map(_FIRST.search, lines) if match]
+    fills = Counter(value for vector, value in firsts if vector in splats)
+    uses = Counter(name for line in lines for name in re.findall(r"%[\w.$-]+", line.partition(" = ")[2]))
+    return {name for name, count in fills.items() if uses[name] == count}

@@ -60,6 +60,26 @@ def test_a_loop_of_vectors() -> None:
     assert read_loops(gathered, "f") == Loops(1, 0)
 
 
+def test_elements_that_fill_vectors_are_no_scalar_loads() -> None:
+    """A tile of nine rows and one vector of columns loads nine elements for eight of the other factor."""
+    product = """  %w = load <8 x float>, ptr %y, align 4
+"""
+    for row in range(9):
+        product += f"""  %a{row} = load float, ptr %x, align 4
+  %first{row} = insertelement <8 x float> poison, float %a{row}, i64 0
+  %all{row} = shufflevector <8 x float> %first{row}, <8 x float> poison, <8 x i32> zeroinitializer
+"""
+    moved = """  %a = load float, ptr %x, align 4
+  store float %a, ptr %y, align 4
+"""
+    assert read_loops(SCALAR.replace(moved, product), "f") == Loops(1, 1)
+    # Each element is used once more, or is the first of a vector that other elements complete.
+    again = product + "".join(f"  store float %a{row}, ptr %y, align 4\n" for row in range(9))
+    assert read_loops(SCALAR.replace(moved, again), "f") == Loops(1, 0)
+    gathered = product.replace("zeroinitializer", "<i32 0, i32 8, i32 1, i32 9, i32 2, i32 3, i32 4, i32 5>")
+    assert read_loops(SCALAR.replace(moved, gathered), "f") == Loops(1, 0)
+
+
 def test_only_innermost_loops_count() -> None:
     outer = """  %b = load float, ptr %x, align 4
   br label %loop"""
