@@ -3,7 +3,8 @@
 PyTorch's exporter makes types explicit, too, but fails at a number as the first operand that changes the type
 of a tensor (1.0 - mask, 7 // counts), at floor divisions of integers by such numbers, and at copysign with a
 number. It computes softmax in the type of its operand where another one is asked for, and leaves the types of
-a power of two tensors, and of tensors that are stacked, as they are.
+a power of two tensors, and of tensors that are stacked, as they are. It also fails at remainders, powers,
+shifts and bitwise operations with a dynamic size as the number, which becomes a tensor here.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ def with_explicit_types(program: Any) -> Any:
         aten.floor_divide.default: aten.floor_divide.default,
         aten.copysign.Scalar: aten.copysign.Tensor,
     }
+    of_numbers = _of_numbers(aten)
     powers = {aten.pow.Tensor_Tensor}
     curves = {aten.softmax.int, aten.log_softmax.int}
     graph = program.graph_module.graph
@@ -31,6 +33,9 @@ def with_explicit_types(program: Any) -> Any:
         if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
             continue
         with graph.inserting_before(node):
+            if node.target in of_numbers and any(_is_size(torch, operand) for operand in node.args[:2]):
+                operands = [_tensor(torch, graph, operand, node) for operand in node.args[:2]]
+                node.target, node.args = of_numbers[node.target], tuple(operands)
             if node.target in subtractions | curves | powers:
                 node.args = (_cast(torch, graph, node.args[0], node), *node.args[1:])
             if node.target in subtractions | powers:
@@ -44,6 +49,26 @@ def with_explicit_types(program: Any) -> Any:
     return program
 
 
+def _of_numbers(aten: Any) -> dict[Any, Any]:
+    """By operator of a tensor and a number: the one of two tensors."""
+    tables: dict[Any, tuple[Any, ...]] = {
+        aten.remainder.Tensor: (aten.remainder.Scalar, aten.remainder.Scalar_Tensor),
+        aten.pow.Tensor_Tensor: (aten.pow.Tensor_Scalar, aten.pow.Scalar),
+        aten.bitwise_left_shift.Tensor: (aten.bitwise_left_shift.Tensor_Scalar, aten.__lshift__.Scalar),
+        aten.bitwise_right_shift.Tensor: (aten.bitwise_right_shift.Tensor_Scalar, aten.__rshift__.Scalar),
+    }
+    for name in ("and", "or", "xor"):
+        bitwise, written = getattr(aten, f"bitwise_{name}"), getattr(aten, f"__{name}__")
+        tables[bitwise.Tensor] = (bitwise.Scalar, bitwise.Scalar_Tensor, written.Scalar)
+    return {single: pair for pair, singles in tables.items() for single in singles}
+
+
+def _is_size(torch: Any, operand: Any) -> bool:
+    """Whether an operand is a number that depends on dynamic sizes."""
+    value = operand.meta.get("val") if isinstance(operand, torch.fx.Node) else None
+    return isinstance(value, (torch.SymInt, torch.SymFloat))
+
+
 def _cast(torch: Any, graph: Any, operand: Any, node: Any) -> Any:
     """An operand of `node` in the type of its result; numbers as they are."""
     value = operand.meta.get("val") if isinstance(operand, torch.fx.Node) else None
@@ -55,7 +80,7 @@ def _cast(torch: Any, graph: Any, operand: Any, node: Any) -> Any:
 
 def _tensor(torch: Any, graph: Any, operand: Any, node: Any) -> Any:
     """An operand of `node` as a tensor of the type of its result."""
-    if isinstance(operand, torch.fx.Node):
+    if isinstance(operand, torch.fx.Node) and not _is_size(torch, operand):
         return _cast(torch, graph, operand, node)
     options = {"dtype": node.meta["val"].dtype}
     value = node.meta["val"].new_empty(())

@@ -50,7 +50,10 @@ def _keys(node: Any, spec: Any, count: int) -> list[str]:
     return keys if all(keys) and len(set(keys)) == count else numbers
 
 
-_UNKNOWN = re.compile(r"Deserializing (\S+) in pytree is not registered")
+# PyTorch up to 2.14, and from 2.15 on.
+_UNKNOWN = re.compile(
+    r"Deserializing (\S+) in pytree (?:is|failed because the serialized type is) not registered"
+)
 
 
 def add_unknown(error: BaseException) -> bool:
