@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import tirx
 
 from kiln.config.sizes import names
 from kiln.frontend.counted import movement
 from kiln.frontend.counted.movement import element
-from kiln.frontend.onnx.node import as_tensor, extents, prims
+from kiln.frontend.onnx.node import as_tensor, extents, part
 from kiln.frontend.onnx.value import from_items
 from kiln.frontend.symbols import Extent, Symbols, int64
 
@@ -50,8 +50,7 @@ def agreed(builder: Any, symbols: Symbols, tensor: str, data: Any, shape: Sequen
         count = movement.number(builder, [pair], compare, "equal_size")
         most = size if is_counted(symbols, required) else required
         equal = movement.size(builder, symbols, tensor, axis, count, most)
-        cut_part = relax.op.strided_slice(checked, [axis], prims([0]), prims([equal]), assume_inbound=True)
-        checked = builder.emit(cut_part)
+        checked = builder.emit(part(checked, axis, 0, equal))
     if checked is data:
         return data
     return movement.move(builder, shape, [checked], lambda at, x: x(*at), "agreed")

@@ -14,7 +14,7 @@ from tvm import relax
 
 from kiln.frontend.counted import movement
 from kiln.frontend.onnx import data_dependent_sizes
-from kiln.frontend.onnx.node import Node, extents, prims, shape_expr
+from kiln.frontend.onnx.node import Node, extents, part, shape_expr
 from kiln.frontend.symbols import Extent, int64_of
 
 Pairs = Sequence[tuple[Extent, Extent]]
@@ -72,8 +72,7 @@ def _without_cut_elements(node: Node, pairs: Pairs, mode: str) -> tuple[Any, Pai
             raise ValueError(
                 f"amounts {pair[0]} and {pair[1]} cut more than the axis of size {shape[axis]} has"
             )
-        ends = [axis], prims([low]), prims([high])
-        data = node.builder.emit(relax.op.strided_slice(data, *ends, assume_inbound=True))
+        data = node.builder.emit(part(data, axis, low, high))
     return data, remaining
 
 
@@ -154,7 +153,7 @@ def _elements_at(node: Node, tensor: Any, axis: int, size: Extent, positions: li
         return None
     if min(positions) < 0:
         low = node.symbols.simplify(size + min(positions))
-        tensor = relax.op.strided_slice(tensor, [axis], prims([low]), prims([size]), assume_inbound=True)
+        tensor = part(tensor, axis, low, size)
         positions = [position - min(positions) for position in positions]
     return relax.op.take(tensor, relax.const(np.array(positions, np.int64)), axis)
 

@@ -145,7 +145,7 @@ def multimodal_rotary_embedding(body: Body) -> list[str]:
         rows = body.tensor(at_positions(body, table, positions))  # (3, batch, sequence, half)
         chosen = None
         for stream in sorted(set(streams)):
-            one = op.squeeze(op.strided_slice(rows, [0], [stream], [stream + 1]), [0])
+            one = op.squeeze(_slice(rows, 0, stream, stream + 1), [0])
             mask = relax.const(np.equal(streams, stream))
             chosen = one if chosen is None else op.where(mask, one, chosen)
         return body.bind(chosen)
