@@ -9,7 +9,8 @@ from typing import Any
 
 from tvm import tirx
 
-from kiln.frontend import recurrent as layer
+from kiln.frontend.linear_attention import NAME as LINEAR_ATTENTION
+from kiln.frontend.recurrent import NAME as RECURRENT
 from kiln.kernels.cpu import (
     attention,
     batch_matmul,
@@ -21,6 +22,7 @@ from kiln.kernels.cpu import (
     depthwise,
     elementwise,
     few_rows,
+    linear_attention,
     recurrent,
     row_reduction,
     table,
@@ -125,9 +127,11 @@ def kernels_of(
     reduction; a function that is not made of loop nests is compiled unchanged. Raises ValueError if such a
     function calls TVM's runtime, and NotSimple if it has views.
     """
-    if added_operator(ops) == layer.NAME:
-        kernel, buffers, macs = recurrent.make(func, ops[0], constants, machine, ranges, encodings)
-        return [GroupKernel(kernel, buffers, macs)]
+    added = added_operator(ops)
+    if added == RECURRENT:
+        return [GroupKernel(*recurrent.make(func, ops[0], constants, machine, ranges, encodings))]
+    if added == LINEAR_ATTENTION:
+        return [GroupKernel(*linear_attention.make(func, ops[0], machine, ranges))]
     try:
         fused = Fused(func, ranges)
         fused.origins = {fused.params[position]: view.before for position, view in views.items()}

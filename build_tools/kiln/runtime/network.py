@@ -153,8 +153,9 @@ class Network:
         for info, array in zip(self.inputs, arrays, strict=True):
             if not np.shares_memory(array, as_array(inputs[info.name], info.dtype)) and array.size:
                 raise KilnError(f"{self.name}: input '{info.name}' must be a contiguous array to be bound")
-        outputs = self._outputs(arrays, out)
-        tensors, results = tensors_over(arrays), tensors_over(outputs)
+        tensors = tensors_over(arrays)
+        outputs = self._outputs(tensors, out)
+        results = tensors_over(outputs)
         named = {info.name: value for info, value in zip(self.outputs, outputs, strict=True)}
         return BoundRun(arrays, named, lambda: self._call(arrays, tensors, results))
 
@@ -197,8 +198,9 @@ class Network:
         if not (isinstance(runs, int) and runs >= 1):
             raise KilnError(f"profile: runs={runs!r}: at least 1 is required")
         arrays = self._arrays(inputs, named)
-        outputs = self._outputs(arrays, None)
-        tensors, results = tensors_over(arrays), tensors_over(outputs)
+        tensors = tensors_over(arrays)
+        outputs = self._outputs(tensors, None)
+        results = tensors_over(outputs)
         times: list[list[int]] = []
         with self._lock:
             for _ in range(runs + 1):
@@ -274,8 +276,9 @@ class Network:
             self._library.check(status, self._c.kiln_error(self._session).contents)
 
     def _run(self, arrays: list[Tensor], out: Mapping[str, Any] | None) -> list[Tensor]:
-        outputs = self._outputs(arrays, out)
-        shapes = self._call(arrays, tensors_over(arrays), tensors_over(outputs))
+        tensors = tensors_over(arrays)
+        outputs = self._outputs(tensors, out)
+        shapes = self._call(arrays, tensors, tensors_over(outputs))
         return [counted_part(array, shape) for array, shape in zip(outputs, shapes, strict=True)]
 
     def _call(self, arrays: Sequence[Tensor], inputs: Any, outputs: Any) -> tuple[tuple[int, ...], ...]:
@@ -300,11 +303,11 @@ class Network:
         arrays = [as_array(value, info.dtype, f"input '{info.name}'") for value, info in pairs]
         return [np.ascontiguousarray(array).reshape(array.shape) for array in arrays]
 
-    def _outputs(self, arrays: Sequence[Tensor], out: Mapping[str, Any] | None) -> list[Tensor]:
-        """Arrays for the outputs: the arrays in `out`, and new ones whose sizes follow from the inputs."""
+    def _outputs(self, inputs: Any, out: Mapping[str, Any] | None) -> list[Tensor]:
+        """Arrays for the outputs: the arrays in `out`, and new ones whose sizes follow from `inputs` in C."""
         result, detail = structs.CPlanResult(), structs.CDetail()
         model = ctypes.byref(self._model)
-        status = self._c.kiln_plan(model, tensors_over(arrays), ctypes.byref(result), ctypes.byref(detail))
+        status = self._c.kiln_plan(model, inputs, ctypes.byref(result), ctypes.byref(detail))
         self._library.check(status, detail)
         provided = {} if out is None else dict(by_name(out, f"{self.name}: out"))
         outputs = []

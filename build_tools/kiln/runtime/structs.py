@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
 from typing import Any, ClassVar
 
@@ -194,6 +195,7 @@ class CPlanResult(ctypes.Structure):
     ]
 
 
+@functools.cache  # a run asks for every tensor, and names of NumPy's types are slow
 def element_type(dtype: np.dtype[np.generic]) -> DLDataType:
     """The DLDataType of a NumPy type. Raises KilnError for a type that has none, such as strings."""
     if dtype.name == "bfloat16":
@@ -221,10 +223,12 @@ def numpy_type(dtype: DLDataType) -> np.dtype[np.generic]:
     return result
 
 
+_ON_CPU = DLDevice(CPU, 0)
+_SHAPES = [ctypes.c_int64 * max(rank, 1) for rank in range(65)]  # by rank, of which NumPy has at most 64
+
+
 def tensor_of(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> DLTensor:
     """A DLTensor over the memory of a contiguous array, which must outlive it."""
-    shape = (ctypes.c_int64 * max(array.ndim, 1))(*array.shape)
-    return DLTensor(
-        data=array.ctypes.data, device=DLDevice(CPU, 0), ndim=array.ndim, dtype=element_type(array.dtype),
-        shape=ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64)), strides=None, byte_offset=0,
-    )  # fmt: skip
+    shape = _SHAPES[array.ndim](*array.shape)
+    address = array.__array_interface__["data"][0]  # array.ctypes makes objects on the way
+    return DLTensor(address, _ON_CPU, array.ndim, element_type(array.dtype), shape, None, 0)

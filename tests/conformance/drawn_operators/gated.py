@@ -87,7 +87,8 @@ def causal_convolution(d: Draw) -> Node:
 
 def linear_attention(d: Draw) -> Node:
     batch, length = d.size(1, 2), d.size(1, 5)
-    heads, groups, width, value = d.number(1, 2), d.number(1, 2), d.number(1, 4), d.number(1, 4)
+    heads, groups, width = d.number(1, 2), d.number(1, 5), d.number(1, 6)
+    value = d.number(1, 4) if d.chance() else d.number(5, 150)
     rule = d.pick(("linear", "gated", "delta", "gated_delta"))
     past: Input | None = d.data(d.values((batch, heads, width, value))) if d.chance(0.7) else None
     decays = heads * (width if d.chance() else 1)
@@ -98,7 +99,9 @@ def linear_attention(d: Draw) -> Node:
         d.data(d.values((batch, length, heads * value), scale=0.5)),
         past,
         d.data(-np.abs(d.values((batch, length, decays)))) if "gated" in rule else None,
-        d.data(np.abs(d.values((batch, length, heads), scale=0.3))) if "delta" in rule else None,
+        d.data(np.abs(d.values((batch, length, heads if d.chance(0.8) else 1), scale=0.3)))
+        if "delta" in rule
+        else None,
         outputs=2,
         domain=MICROSOFT,
         **attributes,

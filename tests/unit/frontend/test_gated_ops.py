@@ -33,6 +33,18 @@ POSITIONS = ("p", np.zeros((3, 1, 4), "i8"))
         ("BranchwiseRMSNorm", [X], {"num_branches": 4}, "'num_branches' is 4, allowed: a divisor of 6"),
         ("LinearAttention", QKV, HEADS | {"update_rule": "gated"}, "its input 4, 'decay', is needed"),
         ("LinearAttention", QKV, HEADS | {"q_num_heads": 4, "update_rule": "linear"}, "are 4 and 2, allowed"),
+        (
+            "LinearAttention",
+            [X, ("k", [1, 4, 8]), ("v", [1, 4, 6])],
+            HEADS | {"update_rule": "linear"},
+            "its keys 'k' are of shape [1, 4, 8], allowed: [1, 4, 6], of 2 query heads",
+        ),
+        (
+            "LinearAttention",
+            [*QKV, ("", None), ("", None), ("beta", [1, 4, 3])],
+            HEADS | {"update_rule": "delta"},
+            "allowed: [1, 4, 2] or [1, 4, 1], of 2 query heads and 2 heads",
+        ),
         ("MRotaryEmbedding", [X, POSITIONS, *TABLES], {"mrope_section": [1, 1, 2]}, "[1, 1, 2], allowed"),
         (
             "MRotaryEmbedding",

@@ -39,9 +39,6 @@ class Scope(Protocol):
     def convert(self, node: onnx.NodeProto) -> None:
         """Convert a node of the default domain, in the form of opset `INNER_OPSET`."""
 
-    def inline(self, node: onnx.NodeProto, opset: int) -> None:
-        """Convert the body of a node of the default domain, an operator that `opset` has as a function."""
-
 
 class Body:
     """Converts one node. Tensors are names; an omitted input is the empty name.
@@ -199,12 +196,6 @@ class Body:
         """The `count` results of an ONNX operator; attributes that are None are left out."""
         node = self._inner_node(op_type, count, inputs, attributes)
         self._scope.convert(node)
-        return list(node.output)
-
-    def function(self, op_type: str, opset: int, count: int, *inputs: str, **attributes: Any) -> list[str]:
-        """The `count` results of an operator that ONNX's `opset` defines as a function."""
-        node = self._inner_node(op_type, count, inputs, attributes)
-        self._scope.inline(node, opset)
         return list(node.output)
 
     def _inner_node(

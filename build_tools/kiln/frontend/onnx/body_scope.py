@@ -55,7 +55,3 @@ class BodyScope:
             self._importer._convert(node, self._origin)
         else:
             self._importer._expand(node, expansion)
-
-    def inline(self, node: onnx.NodeProto, opset: int) -> None:
-        """Convert the body of a node of the default domain, an operator that `opset` has as a function."""
-        self._importer._inline(node, self._origin, [onnx.helper.make_opsetid("", opset)])

@@ -15,6 +15,7 @@ from kiln.frontend.onnx import (
     grouped_attention,
     integer_conv,
     integer_ops,
+    linear_attention,
     ml_encoders,
     ml_linear,
     ml_trees,
@@ -30,7 +31,15 @@ from kiln.frontend.onnx.body import Expansion
 
 MICROSOFT, ML = "com.microsoft", "ai.onnx.ml"
 _ML = (classical_ops.CLASSICAL, ml_encoders.ENCODERS, ml_linear.MODELS, ml_trees.TREES)
-_ONNX_FILES = (attention_ops, integer_conv, integer_ops, qlinear_ops, quantise_ops, rotary_ops)
+_ONNX_FILES = (
+    attention_ops,
+    integer_conv,
+    integer_ops,
+    linear_attention,
+    qlinear_ops,
+    quantise_ops,
+    rotary_ops,
+)
 _MICROSOFT_FILES = (
     contrib_attention,
     expert_ops,

@@ -11,13 +11,13 @@ from typing import Any
 
 from tvm import relax
 
+from kiln.frontend.onnx import linear_attention as onnx_operator
 from kiln.frontend.onnx.body import Body, Expansion
 from kiln.frontend.onnx.node import part
 from kiln.frontend.onnx.transformer_ops import rms_norm
 from kiln.frontend.symbols import Extent
 
 op = relax.op
-_OPSET = 27  # of ONNX's own operators for linear attention
 _FLOAT = "float32"  # the operators compute in it, whatever type their tensors have
 
 
@@ -90,27 +90,10 @@ def branchwise_rms_norm(body: Body) -> list[str]:
     return [body.cast(body.reshape(normal, body.shape(name)), dtype)]
 
 
-def linear_attention(body: Body) -> list[str]:
-    """LinearAttention: ONNX's operator of this name, whose body is a loop over the positions."""
+def linear_attention(body: Body) -> list[str | None]:
+    """LinearAttention: ONNX's operator of this name, without states of earlier positions as results."""
     body.only("state_window", 0)
-    names = ("chunk_size", "kv_num_heads", "q_num_heads", "scale", "update_rule")
-    attributes = {name: body.attribute(name) for name in names}
-    rule = body.only("update_rule", "gated_delta", "linear", "gated", "delta")
-    for index, kind, meaning in ((4, "gated", "decay"), (5, "delta", "beta")):
-        if (kind in rule) != body.has(index):
-            needed = "needed" if kind in rule else "not allowed"
-            raise ValueError(f"its input {index}, '{meaning}', is {needed} with update_rule {rule}")
-    queries, keys = int(body.required("q_num_heads")), int(body.required("kv_num_heads"))
-    width = body.size(body.input(0), 2, "the last size of the queries")
-    if keys < 1 or queries < 1 or queries % keys or width % queries:
-        raise ValueError(
-            f"its attributes 'q_num_heads' and 'kv_num_heads' are {queries} and {keys}, allowed: a divisor "
-            f"of {width}, the last size of the queries, and a divisor of that"
-        )
-    inputs = [body.input(index) for index in range(6)]
-    while not inputs[-1]:
-        inputs.pop()
-    return body.function("LinearAttention", _OPSET, 2, *inputs, **attributes)
+    return onnx_operator.linear_attention(body)
 
 
 def linear_attention_gate(body: Body) -> list[str | None]:

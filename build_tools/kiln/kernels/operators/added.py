@@ -10,14 +10,20 @@ from tvm import relax
 
 from kiln.callbacks import mutator
 from kiln.frontend import added_operators, loops
-from kiln.frontend import recurrent as layer
+from kiln.frontend.linear_attention import NAME as LINEAR_ATTENTION
+from kiln.frontend.recurrent import NAME as RECURRENT
+from kiln.kernels.operators.linear_attention import linear_attention
 from kiln.kernels.operators.loop_row import loop_row
 from kiln.kernels.operators.recurrent import recurrent
 from kiln.opinfo import attach
 from kiln.opinfo.kinds import OPAQUE, PATTERN
 
 # By name: the call of a function that computes the operator. It may have more results than the operator.
-RULES: dict[str, Callable[[Any, Any], Any]] = {layer.NAME: recurrent, loops.ROW: loop_row}
+RULES: dict[str, Callable[[Any, Any], Any]] = {
+    LINEAR_ATTENTION: linear_attention,
+    RECURRENT: recurrent,
+    loops.ROW: loop_row,
+}
 
 
 @mutator

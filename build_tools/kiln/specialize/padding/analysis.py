@@ -206,8 +206,9 @@ def _reads_only_sizes(context: Context, value: Any) -> bool:
 
 
 def _operator(value: Any) -> str:
-    if added_operators.name_of(value) == recurrent.NAME:
-        return recurrent.attributes(value).kind
+    added = added_operators.name_of(value)
+    if added is not None:
+        return recurrent.attributes(value).kind if added == recurrent.NAME else added
     name = operator(value)
     if name == "relax.call_tir":  # code that the importer has written for an operator
         return str(value.args[0].name_hint)
