@@ -41,7 +41,7 @@ class Step:
 
 @dataclass
 class Node:
-    """A drawn node. outputs: how many; domain: of the operator.
+    """A drawn node. outputs: how many; domain: of the operator; domain_opset: the version of that domain.
 
     steps: of a graph in place of one node, whose results are the tensors `results`.
     """
@@ -52,6 +52,7 @@ class Node:
     outputs: int
     opset: int
     domain: str = ""
+    domain_opset: int = 1
     steps: list[Step] = field(default_factory=list)
     results: list[str] = field(default_factory=list)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (
     chains,
     chosen,
+    classical,
     contrib,
     contrib_attention,
     elementwise,
@@ -32,5 +33,6 @@ MAKERS: dict[str, Maker] = {
     **gated.MAKERS,
     **experts.MAKERS,
     **chosen.MAKERS,
+    **classical.MAKERS,
     **chains.MAKERS,
 }

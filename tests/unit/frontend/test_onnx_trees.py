@@ -250,10 +250,14 @@ def test_encoders(tmp_path: Path) -> None:
         node("Imputer", ["e"], imputed_value_floats=[1.0, 2.0, 3.0, 4.0, 5.0],
              replaced_value_float=float("nan")),
         node("Imputer", ["f"], "n", imputed_value_int64s=[9], replaced_value_int64=0),
+        node("LabelEncoder", ["h"], keys_floats=[0.25, 0.5], values_floats=[2.0, 3.0],
+             default_tensor=helper.make_tensor("t", FLOAT, [1], [-7.0])),
+        node("LabelEncoder", ["i"], "n", keys_int64s=[3, 0], default_int64=9,
+             values_tensor=helper.make_tensor("t", INT64, [2], [1, 2])),
         helper.make_node("FeatureVectorizer", ["x", "e", "b"], ["g"], domain=ML, inputdimensions=[5, 5, 3]),
     ]  # fmt: skip
     kinds = {"a": (INT64, 2), "b": (FLOAT, 2), "c": (INT64, 2), "d": (FLOAT, 3), "e": (FLOAT, 2),
-             "f": (INT64, 2), "g": (FLOAT, 2)}  # fmt: skip
+             "f": (INT64, 2), "g": (FLOAT, 2), "h": (FLOAT, 2), "i": (INT64, 2)}  # fmt: skip
     integers = RANDOM.integers(-3, 5, (len(ROWS), 3))
     path = write(tmp_path / "m.onnx", nodes, [x(), x(INT64, "n", columns=3)], kinds, ml=4)
     check(path, ROWS, integers)

@@ -16,30 +16,42 @@ from kiln.frontend.symbols import int64, int64_of
 _KINDS = {"int64s": "int64", "floats": "float32", "tensor": ""}
 
 
-def _table(body: Body, name: str) -> tuple[str, Array]:
-    """The kind (of _KINDS) and the numbers of the keys or values, `name`, of a LabelEncoder."""
+def _table(body: Body, name: str) -> Array:
+    """The numbers of the keys or values, `name`, of a LabelEncoder."""
     if body.attribute(f"{name}_strings"):
         raise ValueError(f"its attribute '{name}_strings' is of type string: encode by numbers")
     for kind, dtype in _KINDS.items():
         value = body.attribute(f"{name}_{kind}")
         if value is not None and kind == "tensor":
             array: Array = numpy_helper.to_array(value).reshape(-1)
-            return kind, array
+            if array.dtype.kind not in "biuf":
+                raise ValueError(f"its attribute '{name}_tensor' is of type string: encode by numbers")
+            return array
         if value:
-            return kind, np.array(value, dtype)
+            return np.array(value, dtype)
     raise ValueError(f"it has no {name}: give '{name}_int64s', '{name}_floats' or '{name}_tensor'")
+
+
+def _default(body: Body, dtype: Any) -> Any:
+    """The value of a key that a LabelEncoder lacks: a tensor, else the attribute for values of the type.
+
+    Raises ValueError for a tensor of other than one number.
+    """
+    body.accept_attributes("default_float", "default_int64", "default_string")  # of values of another type
+    tensor = body.attribute("default_tensor")
+    if tensor is not None:
+        array = numpy_helper.to_array(tensor)
+        if array.size != 1 or array.dtype.kind not in "biuf":
+            raise ValueError(f"its attribute 'default_tensor' has {array.size} elements, allowed: one number")
+        return array.item()
+    name, otherwise = ("default_float", -0.0) if dtype.kind == "f" else ("default_int64", -1)
+    return body.attribute(name, otherwise)
 
 
 def label_encoder(body: Body) -> list[str]:
     """LabelEncoder from numbers to numbers: the value of the key that equals an element, or the default."""
-    (_, keys), (kind, values) = _table(body, "keys"), _table(body, "values")
-    body.accept_attributes(*(f"default_{name}" for name in ("float", "int64", "string", "tensor")))
-    default_given = body.attribute(
-        {"int64s": "default_int64", "floats": "default_float"}.get(kind, "default_tensor")
-    )
-    if kind == "tensor" and default_given is not None:
-        default_given = numpy_helper.to_array(default_given).item()
-    default = {"int64s": -1, "floats": -0.0}.get(kind, -1 if values.dtype.kind == "i" else -0.0)
+    keys, values = _table(body, "keys"), _table(body, "values")
+    otherwise_value = _default(body, values.dtype)
     if len(keys) != len(values):
         raise ValueError(f"it has {len(keys)} keys and {len(values)} values, allowed: one value for each key")
     if len(np.unique(keys)) != len(keys):
@@ -48,9 +60,7 @@ def label_encoder(body: Body) -> list[str]:
     if body.dtype(x) != str(keys.dtype):
         raise ValueError(f"its input is {body.dtype(x)}, its keys are {keys.dtype}: allowed is one type")
     shape = [int64_of(size) for size in body.shape(x)]
-    otherwise = tirx.const(
-        np.dtype(dtype).type(default if default_given is None else default_given).item(), dtype
-    )
+    otherwise = tirx.const(np.dtype(dtype).type(otherwise_value).item(), dtype)
 
     def compute(data: Any, keys_table: Any, values_table: Any) -> Any:
         k = te.reduce_axis((0, int64(len(keys))), name="k")
