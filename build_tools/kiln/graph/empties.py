@@ -2,8 +2,8 @@
 
 Results without elements are not computed. A result computed from empty operands becomes a constant (a matmul
 or a sum over an empty axis is 0), or is computed from the other operands (a concat without its empty
-operands). Guarantees: no operator reads a tensor without elements. Raises KilnError for operators whose
-result is undefined for an empty operand.
+operands). Guarantees: no operator reads a tensor without elements, except those that count a size. Raises
+KilnError for operators whose result is undefined for an empty operand.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tvm import relax, tirx
 
 from kiln.callbacks import post_order_visit
 from kiln.errors import KilnError
+from kiln.frontend.counted.sizes import decides_sizes
 from kiln.graph.bindings import CallRewriter, const, operator, rewrite_calls
 
 # Result of a reduction over an empty axis.
@@ -61,7 +62,12 @@ def without_empties(mod: tvm.IRModule) -> tvm.IRModule:
 
 def is_empty(expr: Any) -> bool:
     """Whether a tensor is known to have no elements."""
-    shape = expr.ty.shape if isinstance(expr.ty, relax.TensorType) else None
+    return _has_zero(expr.ty)
+
+
+def _has_zero(ty: Any) -> bool:
+    """Whether a type is that of a tensor with a size of 0."""
+    shape = ty.shape if isinstance(ty, relax.TensorType) else None
     return shape is not None and any(isinstance(size, tirx.IntImm) and int(size) == 0 for size in shape)
 
 
@@ -69,15 +75,21 @@ def _without(rewriter: CallRewriter, call: Any) -> Any:
     """The replacement of `call`; None to keep it; the operator's name, a str, if its result is undefined."""
     name = operator(call) or ""
     if is_empty(call):
+        if decides_sizes(call):  # the steps that count them run, whatever the tensor holds
+            return None
         is_constant = name in ("relax.zeros", "relax.full")
         return None if is_constant else relax.op.zeros(call.ty.shape, str(call.ty.dtype))
     if name == "relax.concat":
         return _concat(rewriter, call)
     if name in _SIZES or not any(is_empty(argument) for argument in call.args):
         return None
-    if name == "relax.split":  # parts of nothing
+    if isinstance(call.ty, relax.TupleType) and all(_has_zero(field) for field in call.ty.fields):
         fields = [relax.op.zeros(field.shape, str(field.dtype)) for field in call.ty.fields]
         return relax.Tuple([rewriter.builder_.emit(field) for field in fields])
+    if name == "relax.nn.batch_norm" and not call.attrs.training:
+        return relax.Tuple(
+            [relax.op.zeros(call.args[0].ty.shape, str(call.args[0].ty.dtype)), *call.args[3:]]
+        )
     if name in _OF_NOTHING:
         return _filled(call, _OF_NOTHING[name])
     if name in _UPDATES and not is_empty(call.args[0]):

@@ -65,6 +65,12 @@ def with_counted(module: tvm.IRModule, symbols: Symbols) -> tvm.IRModule:
     return relax.transform.Normalize()(module)
 
 
+def decides_sizes(value: Any) -> bool:
+    """Whether a call stands for the step that counts a size, or makes a tensor depend on it."""
+    called = value.args[0] if isinstance(value, relax.Call) and len(value.args) else None
+    return _is_count(value) or (isinstance(called, relax.ExternFunc) and str(called.global_symbol) == AFTER)
+
+
 def _type_of(result: Any) -> Any:
     return (
         relax.TupleType([one.ty for one in result.fields]) if isinstance(result, relax.Tuple) else result.ty

@@ -11,7 +11,7 @@ from onnx import helper
 from tvm import ir, relax
 
 from kiln.arrays import Array
-from kiln.frontend.onnx.node import extents
+from kiln.frontend.onnx.node import extents, reshaped
 from kiln.frontend.onnx.value import Value
 from kiln.frontend.symbols import Extent, Symbols
 
@@ -212,7 +212,7 @@ class Body:
 
     def reshape(self, name: str, sizes: Sequence[Extent]) -> str:
         """A tensor with the sizes `sizes`."""
-        return self.bind(relax.op.reshape(self.tensor(name), list(sizes)))
+        return self.bind(reshaped(self.tensor(name), sizes))
 
     def transpose(self, name: str, axes: Sequence[int]) -> str:
         """A tensor with its axes in the order `axes`."""

@@ -98,6 +98,13 @@ def shape_expr(sizes: Sequence[Extent]) -> Any:
     return relax.ShapeExpr(list(sizes))
 
 
+def reshaped(tensor: Any, sizes: Sequence[Extent]) -> Any:
+    """A tensor with other sizes, which may be 0: TVM copies the size of the tensor in place of a 0."""
+    if all(any(isinstance(size, int) and size == 0 for size in shape) for shape in (extents(tensor), sizes)):
+        return relax.op.zeros(shape_expr(sizes), str(tensor.ty.dtype))
+    return relax.op.reshape(tensor, shape_expr(sizes))
+
+
 def prims(sizes: Sequence[Extent]) -> list[Any]:
     """Sizes as arguments of Relax operators that accept numbers and expressions."""
     return [relax.prim_value(tirx.IntImm("int64", size) if isinstance(size, int) else size) for size in sizes]

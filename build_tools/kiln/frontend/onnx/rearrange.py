@@ -11,7 +11,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from kiln.frontend.onnx import counted_ops
-from kiln.frontend.onnx.node import Node, prims, shape_expr
+from kiln.frontend.onnx.node import Node, prims, reshaped, shape_expr
 from kiln.frontend.symbols import Extent, int64, int64_of
 
 op = relax.op
@@ -34,10 +34,10 @@ def space_to_depth(node: Node) -> Any:
     """SpaceToDepth; TVM 0.27 ignores `mode`, the order of blocks and channels in the result."""
     block, (batch, channels, height, width) = int(node.attributes["blocksize"]), node.shape(0)
     rows, columns = (_divided(size, block, "image", node) for size in (height, width))
-    blocks = op.reshape(node.tensor(0), shape_expr([batch, channels, rows, block, columns, block]))
+    blocks = reshaped(node.tensor(0), [batch, channels, rows, block, columns, block])
     axes = [0, 3, 5, 1, 2, 4] if _mode(node, "DCR") == "DCR" else [0, 1, 3, 5, 2, 4]
-    return op.reshape(
-        op.permute_dims(blocks, axes), shape_expr([batch, channels * block * block, rows, columns])
+    return reshaped(
+        node.builder.emit(op.permute_dims(blocks, axes)), [batch, channels * block * block, rows, columns]
     )
 
 
@@ -49,8 +49,8 @@ def depth_to_space(node: Node) -> Any:
         shape, axes = [batch, block, block, channels, height, width], [0, 3, 4, 1, 5, 2]
     else:
         shape, axes = [batch, channels, block, block, height, width], [0, 1, 4, 2, 5, 3]
-    blocks = op.permute_dims(op.reshape(node.tensor(0), shape_expr(shape)), axes)
-    return op.reshape(blocks, shape_expr([batch, channels, height * block, width * block]))
+    blocks = node.builder.emit(op.permute_dims(reshaped(node.tensor(0), shape), axes))
+    return reshaped(blocks, [batch, channels, height * block, width * block])
 
 
 def reverse_sequence(node: Node) -> Any:
@@ -62,12 +62,10 @@ def reverse_sequence(node: Node) -> Any:
     broadcast_shape = [1] * len(shape)
     steps_in_order = emit(op.arange(*prims([0, steps, 1]), "int64"))
     steps_in_order = emit(
-        op.reshape(steps_in_order, shape_expr([*broadcast_shape[:time], steps, *broadcast_shape[time + 1 :]]))
+        reshaped(steps_in_order, [*broadcast_shape[:time], steps, *broadcast_shape[time + 1 :]])
     )
     lengths = emit(op.astype(node.tensor(1), "int64"))
-    lengths = emit(
-        op.reshape(lengths, shape_expr([*broadcast_shape[:batch], rows, *broadcast_shape[batch + 1 :]]))
-    )
+    lengths = emit(reshaped(lengths, [*broadcast_shape[:batch], rows, *broadcast_shape[batch + 1 :]]))
     unit = relax.const(1, "int64")
     turned = emit(op.subtract(op.subtract(lengths, steps_in_order), unit))
     chosen = emit(op.where(op.less(steps_in_order, lengths), turned, steps_in_order))

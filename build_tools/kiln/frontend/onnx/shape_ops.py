@@ -16,7 +16,7 @@ from tvm import relax, tirx
 
 from kiln.frontend.onnx import counted_ops, data_dependent_shapes, data_dependent_sizes, run_axes
 from kiln.frontend.onnx.agreement import agreed, may_agree
-from kiln.frontend.onnx.node import Node, prims, shape_expr, smaller
+from kiln.frontend.onnx.node import Node, prims, reshaped, shape_expr, smaller
 from kiln.frontend.onnx.refusals import OF_THE_EXAMPLE
 from kiln.frontend.onnx.shape_rules import as_ratio
 from kiln.frontend.onnx.value import NotKnownError, Ratio
@@ -37,9 +37,7 @@ def reshape(node: Node) -> Any:
         _check_divisible(symbols, symbols.product(shape), known_product, sizes)
         inferred = symbols.settled(_floor_divide(symbols.product(shape), known_product))
         sizes = [inferred if _is_number(size, -1) else size for size in sizes]
-    if any(_is_number(size, 0) for size in shape) and any(_is_number(size, 0) for size in sizes):
-        return relax.op.zeros(shape_expr(sizes), str(data.ty.dtype))  # TVM refuses 0 elements
-    return relax.op.reshape(data, shape_expr(sizes))
+    return reshaped(data, sizes)
 
 
 def _check_divisible(symbols: Symbols, total: Extent, others: Extent, sizes: list[Extent]) -> None:
@@ -63,7 +61,7 @@ def flatten(node: Node) -> Any:
     axis = int(node.attributes.get("axis", 1))
     axis += len(shape) if axis < 0 else 0
     halves = [node.symbols.product(shape[:axis]), node.symbols.product(shape[axis:])]
-    return relax.op.reshape(node.tensor(0), shape_expr(halves))
+    return reshaped(node.tensor(0), halves)
 
 
 def squeeze(node: Node) -> Any:
