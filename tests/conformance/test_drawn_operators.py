@@ -12,6 +12,8 @@ from onnx import TensorProto
 
 from .drawn_operators.case import DrawnCase, cases_of, compare_case, described, fixed_case, load_case
 from .drawn_operators.draw import Input, Node
+from .drawn_operators.empty import empty_cases
+from .drawn_operators.narrow_floats import narrow_cases
 from .drawn_operators.operators import MAKERS
 from .onnx_nodes.results import PASS, REFUSED
 from .onnx_nodes.worker import run_all
@@ -31,8 +33,10 @@ SAMPLE: dict[str, tuple[int, ...]] = {
     "FusedConv": (3,),
     "FusedGemm": (1,),
     "GatherBlockQuantized": (1, 2),
+    "GroupQueryAttention": (5,),  # pasts of different lengths
     "GroupNormalization": (6,),  # a scale for each group
     "Hardmax": (3,),
+    "LabelEncoder": (20,),  # a default that is a tensor, of values that are a list
     "LayerNormalization": (0, 105),  # float64; the deviation of one element
     "LinearAttention": (2,),
     "LpPool": (2,),  # windows that end after all elements
@@ -51,6 +55,16 @@ SAMPLE: dict[str, tuple[int, ...]] = {
     "Tile": (5,),
     "TopK": (7, 30),  # k as an input and as an attribute of early operator sets
     "UnfoldTensor": (2,),
+    "WindowedAttention": (12, 27),  # a cache with as many positions as the window, and with more
+}
+# … of tensors without elements, among them a result whose size is counted.
+EMPTY = {
+    "BatchNormalization": 0,
+    "DepthToSpace": 0,
+    "Flatten": 1,
+    "ReverseSequence": 0,
+    "SpaceToDepth": 1,
+    "TopK": 3,
 }
 # What a message of a refusal must not contain: it would be text of a library, without a way round.
 _FOREIGN = re.compile(r"Check failed|R\.Tensor|T\.\w+\(|do not fit together|cannot find variable|'NoneType'")
@@ -73,6 +87,23 @@ def test_a_sample_of_drawn_operators(half: int) -> None:
     cases = [case for name, seeds in SAMPLE.items() for case in cases_of(name, MAKERS[name], seeds)]
     assert len(cases) == sum(map(len, SAMPLE.values())), "the reference takes all of them"
     run(cases[half::2])
+
+
+def test_tensors_without_elements() -> None:
+    cases = [case for name, seed in EMPTY.items() for case in empty_cases(name, MAKERS[name], [seed])]
+    assert len(cases) == len(EMPTY), "the reference takes all of them"
+    run(cases)
+
+
+def test_narrow_floats() -> None:
+    chosen = {"GroupQueryAttention": ("float16", 1), "Conv": ("bfloat16", 0), "MatMul": ("bfloat16", 3)}
+    cases = [
+        case
+        for name, (kind, seed) in chosen.items()
+        for case in narrow_cases(cases_of, kind, name, MAKERS[name], [seed])
+    ]
+    assert len(cases) == len(chosen), "the reference takes all of them"
+    run(cases)
 
 
 def made(name: str, *inputs: Any, expected: Any = None, opset: int = 18, **attributes: Any) -> DrawnCase:

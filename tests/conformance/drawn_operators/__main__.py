@@ -7,11 +7,14 @@ import dataclasses
 import json
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 from ..onnx_nodes.results import PASS, Result, reason_of
 from ..onnx_nodes.worker import run_all
 from .case import cases_of, compare_case, described, load_case
+from .empty import empty_cases
+from .narrow_floats import NARROW, narrow_cases
 from .operators import MAKERS
 
 
@@ -20,15 +23,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m conformance.drawn_operators")
     parser.add_argument("--only", default="", help="operators, separated by commas; default: all")
     parser.add_argument("--seeds", default="0:8", help="FIRST:LAST, without the last")
+    parser.add_argument(
+        "--floats", choices=("float32", *NARROW), default="float32", help="the type of float32 tensors"
+    )
+    parser.add_argument("--empty", action="store_true", help="with an axis of no elements")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--json", type=Path, help="a file that gets a line for each result but a pass")
     args = parser.parse_args()
     first, last = (int(number) for number in args.seeds.split(":"))
     chosen = [name for name in args.only.split(",") if name] or list(MAKERS)
     began = time.monotonic()
-    cases = [case for name in chosen for case in cases_of(name, MAKERS[name], range(first, last))]
+    draw = empty_cases if args.empty else cases_of
+    draw = draw if args.floats == "float32" else partial(narrow_cases, draw, args.floats)
+    cases = [case for name in chosen for case in draw(name, MAKERS[name], range(first, last))]
     by_name = {case.name: case for case in cases}
-    drawn = Counter(case.name.split("/")[0] for case in cases)
+    drawn = Counter(case.name.split("/")[0].split()[0] for case in cases)
     for name in chosen:
         if not drawn[name]:
             print(f"{name}: the reference takes none")

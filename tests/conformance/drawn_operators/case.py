@@ -167,7 +167,7 @@ def _model(node: Node, other: Node, size: int = 0) -> onnx.ModelProto | None:
     graph = helper.make_graph(_nodes(node, names, outputs), "g", inputs, values, weights)
     opsets = [helper.make_opsetid("", node.opset)]
     if node.domain:
-        opsets.append(helper.make_opsetid(node.domain, 1))
+        opsets.append(helper.make_opsetid(node.domain, node.domain_opset))
     model = helper.make_model(graph, opset_imports=opsets)
     model.ir_version = min(10, helper.find_min_ir_version_for(opsets[:1]) if node.opset < 22 else 10)
     model.ir_version = max(model.ir_version, 4)
@@ -248,6 +248,8 @@ def compare_case(case: DrawnCase, found: Sequence[Array]) -> str:
     if len(found) != len(case.outputs):
         return f"{len(found)} results, expected {len(case.outputs)}"
     for number, (ours, theirs) in enumerate(zip(found, case.outputs, strict=True)):
+        if theirs.dtype.name == "bfloat16" and ours.dtype == np.uint16:  # the bits, as Kiln stores them
+            ours = ours.view(theirs.dtype)
         if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
             return f"output {number}: {ours.dtype}{list(ours.shape)}, not {theirs.dtype}{list(theirs.shape)}"
         if theirs.dtype.kind in "biu":
@@ -256,6 +258,8 @@ def compare_case(case: DrawnCase, found: Sequence[Array]) -> str:
             a, b = ours.astype("float64"), theirs.astype("float64")
             greatest = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
             relative, absolute = (_RELATIVE, _ABSOLUTE) if ours.dtype.itemsize > 2 else (4e-3, 2e-3)
+            if ours.dtype.name == "bfloat16":
+                relative, absolute = 2.0**-6, 2.0**-7
             near = np.isclose(a, b, relative, absolute * max(1.0, greatest), equal_nan=True)
         if not near.all():
             where = tuple(int(axis[0]) for axis in np.nonzero(np.atleast_1d(~near)))

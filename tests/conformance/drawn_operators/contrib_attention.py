@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .draw import Draw, Input, Maker, Node
+from .draw import Draw, Input, Maker, Node, Step
 from .quantised import MICROSOFT
 
 
@@ -97,6 +97,8 @@ def multi_head_attention(d: Draw) -> Node:
 def group_query_attention(d: Draw) -> Node:
     batch, kv_heads, width = d.size(1, 3), d.number(1, 2), 16
     groups, before, queries = d.pick((1, 2, 3)), d.number(0, 4), d.number(1, 4)
+    if batch > 1 and before:
+        queries = 1  # ONNX Runtime takes several new tokens after a past of one sequence alone
     heads, total = groups * kv_heads, before + queries
     packed = d.chance(0.3)
     x = d.values((batch, queries, (heads + 2 * kv_heads if packed else heads) * width), "float32", 1.0)
@@ -107,23 +109,127 @@ def group_query_attention(d: Draw) -> Node:
     past = [d.data(d.values((batch, kv_heads, before, width))) if before else None for _ in range(2)]
     attributes: dict[str, Any] = {"num_heads": heads, "kv_num_heads": kv_heads}
     attributes |= d.some(scale=d.real(0.2, 1), softcap=d.real(1, 5), local_window_size=d.number(1, 4))
-    rotary: list[Input | None] = [None, None]
+    rotary: list[Input | None] = [None, None, None]
     if d.chance(0.4):
         attributes |= {"do_rotary": 1} | d.some(rotary_interleaved=d.number(0, 1))
         angles = d.values((12, width // 2))
+        rotary = [d.constant(np.cos(angles)), d.constant(np.sin(angles)), None]
+        if d.chance(0.3):
+            rotary[2] = d.data(d.indices((batch, queries), 0, 11))
+    uneven = queries == 1 and before > 0 and d.chance(0.4)  # sequences of a batch with pasts of their own
+    counts = d.indices((batch,), 0, total - 1, "int32") if uneven else np.full((batch,), total - 1, "int32")
+    counts[-1] = total - 1  # the longest sequence of the batch has the total length
+    lengths = d.data(counts) if uneven else d.either(counts, data=0.5)
+    bias = None
+    if d.chance(0.25):
+        lead = d.pick(((batch, heads), (1, heads), (batch, 1), (1, 1)))
+        bias = d.data(d.values((*lead, queries, total)))
+    sink = d.either(d.values((heads,)), data=0.3) if d.chance(0.25) else None
+    if sink is None:
+        attributes |= d.some(smooth_softmax=d.pick((0, 0, 1)))
+    made = d.node(
+        d.data(x), *pair, *past, lengths, d.constant(np.asarray(total, "int32")), *rotary, bias, sink,
+        outputs=3, domain=MICROSOFT, **attributes,
+    )  # fmt: skip
+    return first_result(made) if uneven else made
+
+
+def first_result(node: Node) -> Node:
+    """The node with its first result alone as an output of the file.
+
+    What a cache has after the last key of a shorter sequence is not defined.
+    """
+    names = [f"x{number}" if item is not None else "" for number, item in enumerate(node.inputs)]
+    step = Step(node.operator, names, ["y", "keys", "values"], {**node.attributes, "domain": MICROSOFT})
+    return Node(node.operator, node.inputs, {}, 1, node.opset, MICROSOFT, steps=[step], results=["y"])
+
+
+def windowed_attention(d: Draw) -> Node:
+    """GroupQueryAttention with a cache of the window alone, filled as by the tokens before."""
+    batch, kv_heads, width, groups = d.size(1, 3), d.number(1, 2), 16, d.pick((1, 2))
+    heads, window = groups * kv_heads, d.number(1, 5)
+    capacity = window + d.pick((0, 0, 1, 2, 5))
+    first = d.chance(0.2)  # the first tokens
+    queries = d.number(1, 8) if batch == 1 or first else 1
+    before = [0 if first else d.number(0, 12) for _ in range(batch)]
+    tokens = np.asarray(before) + queries
+    attributes: dict[str, Any] = {"num_heads": heads, "kv_num_heads": kv_heads, "sliding_window_cache": 1}
+    attributes |= {"local_window_size": window} | d.some(scale=d.real(0.2, 1), softcap=d.real(1, 5))
+    rotary: list[Input | None] = [None, None]
+    if d.chance():
+        attributes |= {"do_rotary": 1} | d.some(rotary_interleaved=d.number(0, 1))
+        angles = d.values((24, width // 2))
         rotary = [d.constant(np.cos(angles)), d.constant(np.sin(angles))]
-    lengths = d.either(np.full((batch,), total - 1, "int32"), data=0.5)
-    return d.node(
-        d.data(x),
-        *pair,
-        *past,
-        lengths,
-        d.constant(np.asarray(total, "int32")),
-        *rotary,
-        outputs=3,
-        domain=MICROSOFT,
-        **attributes,
+    total = int(tokens.max())
+    bias = (
+        d.data(d.values((d.pick((1, batch)), d.pick((1, heads)), queries, total))) if d.chance(0.3) else None
     )
+    sink = d.either(d.values((heads,)), data=0.3) if d.chance(0.25) else None
+    made = d.node(
+        d.data(d.values((batch, queries, heads * width), "float32", 1.0)),
+        *(d.data(d.values((batch, queries, kv_heads * width), "float32", 1.0)) for _ in range(2)),
+        *(d.data(d.values((batch, kv_heads, capacity, width))) for _ in range(2)),
+        d.either((tokens - 1).astype("int32"), data=0.7), d.constant(np.asarray(total, "int32")),
+        *rotary, None, bias, sink, outputs=3, domain=MICROSOFT, name="GroupQueryAttention", **attributes,
+    )  # fmt: skip
+    held = [count - max(0, -(-(count - capacity) // (capacity - window + 1))) * (capacity - window + 1)
+            for count in tokens.tolist()]  # fmt: skip
+    return with_rows(made, min(held))
+
+
+def with_rows(node: Node, count: int) -> Node:
+    """The node with as many rows of its caches: others are not defined."""
+    made = first_result(node)
+    first = len(made.inputs)
+    inputs = [Input(np.asarray([value], "int64"), True) for value in (0, count, 2)]
+    names = [f"x{first + number}" for number in range(3)]
+    steps = [Step("Slice", [name, *names], [f"{name}_held"], {}) for name in ("keys", "values")]
+    made.inputs, made.steps = [*made.inputs, *inputs], [*made.steps, *steps]
+    made.results = [*made.results, "keys_held", "values_held"]
+    return made
+
+
+def cached_attention(d: Draw) -> Node:
+    """GroupQueryAttention as language models have it: lengths come from a mask, and the cache grows."""
+    batch, kv_heads, width, groups = d.size(1, 3), d.number(1, 2), 16, d.pick((1, 2))
+    heads = groups * kv_heads
+    queries = d.size(1, 4) if d.chance() else 1
+    before = d.size(1, 4)
+    if queries > 1 and batch > 1:
+        raise ValueError("ONNX Runtime takes several new tokens of one sequence alone")
+    mask = np.ones((batch, before + queries), "int64")
+    attributes: dict[str, Any] = {"num_heads": heads, "kv_num_heads": kv_heads, "domain": MICROSOFT}
+    attributes |= d.some(scale=d.real(0.2, 1), softcap=d.real(1, 5), local_window_size=d.number(1, 4))
+    inputs = [
+        d.data(d.values((batch, queries, heads * width), "float32", 1.0)),
+        *(d.data(d.values((batch, queries, kv_heads * width), "float32", 1.0)) for _ in range(2)),
+        *(d.data(d.values((batch, kv_heads, before, width))) for _ in range(2)),
+        d.data(mask),
+    ]
+    names = [f"x{number}" for number in range(5)]
+    rotary: list[str] = []
+    if d.chance():
+        attributes |= {"do_rotary": 1} | d.some(rotary_interleaved=d.number(0, 1))
+        angles = d.values((20, width // 2))
+        inputs += [d.constant(np.cos(angles)), d.constant(np.sin(angles))]
+        rotary = ["x6", "x7"]
+    first = len(inputs)
+    inputs += [d.constant([1], "int64"), d.constant(1, "int64")]
+    axis, one = f"x{first}", f"x{first + 1}"
+    steps = [
+        Step("ReduceSum", ["x5", axis], ["counts"], {"keepdims": 0}),
+        Step("Sub", ["counts", one], ["last"], {}),
+        Step("Cast", ["last"], ["lengths"], {"to": 6}),
+        Step("Shape", ["x5"], ["sizes"], {}),
+        Step("Gather", ["sizes", one], ["size"], {"axis": 0}),
+        Step("Cast", ["size"], ["total"], {"to": 6}),
+        Step(
+            "GroupQueryAttention", [*names, "lengths", "total", *rotary], ["y", "keys", "values"], attributes
+        ),
+    ]
+    opset = d.number(13, 20)
+    results = ["y", "keys", "values"]
+    return Node("CachedAttention", inputs, {}, 3, opset, MICROSOFT, steps=steps, results=results)
 
 
 def contrib_rotary(d: Draw) -> Node:
@@ -151,5 +257,7 @@ MAKERS: dict[str, Maker] = {
     "PackedProjection": packed_attention,
     "MultiHeadAttention": multi_head_attention,
     "GroupQueryAttention": group_query_attention,
+    "CachedAttention": cached_attention,
+    "WindowedAttention": windowed_attention,
     "ContribRotary": contrib_rotary,
 }

@@ -26,6 +26,7 @@ QUERIES = [
     ("pk", [1, 2, 4, 16]),
     ("pv", [1, 2, 4, 16]),
 ]
+WINDOWED = {"num_heads": 4, "kv_num_heads": 2, "sliding_window_cache": 1}
 LENGTHS = [("l", np.array([5], "i4")), ("t", np.array(6, "i4"))]
 
 
@@ -39,11 +40,18 @@ LENGTHS = [("l", np.array([5], "i4")), ("t", np.array(6, "i4"))]
         ("MoE", [*FLOATS, NONE, ("w3", np.ones((2, 8, 4), "f4"))], {}, "'fc3_experts_weights' ('w3') is not"),
         ("QMoE", PACKED, {"quant_type": "fp4"}, "'quant_type' is fp4, allowed: int"),
         ("QMoE", PACKED, {"block_size": 16}, "have 4 columns of 4 bits and 1 blocks, allowed: bytes, and"),
+        ("GroupQueryAttention", [*QUERIES, *LENGTHS], WINDOWED, "'local_window_size' is -1 with a cache of"),
         (
             "GroupQueryAttention",
             [*QUERIES, *LENGTHS],
-            {"num_heads": 4, "kv_num_heads": 2, "sliding_window_cache": 1, "local_window_size": 4},
-            "a cache of the window alone, allowed: 0, of the whole sequence",
+            WINDOWED | {"local_window_size": 5},
+            "its cache 'pk' has 4 positions, allowed: at least 5, the window",
+        ),
+        (
+            "GroupQueryAttention",
+            [*QUERIES[:3], NONE, NONE, *LENGTHS],
+            WINDOWED | {"local_window_size": 4},
+            "it has no 'past_key' and 'past_value', whose size is the capacity",
         ),
     ],
 )  # fmt: skip

@@ -197,6 +197,15 @@ def test_grouped_queries(tmp_path: Path) -> None:
           outputs=3, **form)  # fmt: skip
     m.cases["ragged"] = ["ragged_0"]  # the present beyond the sentences is not specified
     m.add("packed", "GroupQueryAttention", m.normal(1, 6, 128), "", "", "", "", *lengths(6, 5), **form)
+    windowed = {"local_window_size": 4, "sliding_window_cache": 1, "outputs": 3, **form}
+    small = (m.normal(1, 2, 4, 16), m.normal(1, 2, 4, 16))
+    m.add(
+        "cache", "GroupQueryAttention", *new(1, 3), *small, *lengths(9, 8), *tables, do_rotary=1, **windowed
+    )
+    small = (m.normal(2, 2, 6, 16), m.normal(2, 2, 6, 16))  # 11 tokens: rows 0 to 4 hold the last 5
+    m.add("slack", "GroupQueryAttention", *new(2, 1), *small, *lengths(11, 10, 2), "", "", "",
+          m.normal(1, 1, 1, 11), **windowed)  # fmt: skip
+    m.cases["slack"] = ["slack_0"]  # the present beyond the tokens is not specified
     m.add("smooth", "GroupQueryAttention", *new(1, 6), "", "", *lengths(6, 5), smooth_softmax=1, **form)
     m.add("bias", "GroupQueryAttention", *new(1, 6), "", "", *lengths(6, 5), "", "", "",
           m.normal(1, 1, 6, 6), **form)  # fmt: skip

@@ -9,10 +9,20 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from kiln.frontend.onnx.attention import Scores, attend, causal, is_tensor, join_heads, positions, split_heads
+from kiln.frontend.onnx.attention import (
+    Scores,
+    attend,
+    causal,
+    is_tensor,
+    join_heads,
+    past_and_new,
+    positions,
+    split_heads,
+)
 from kiln.frontend.onnx.body import Body, Expansion
 from kiln.frontend.onnx.node import part
 from kiln.frontend.onnx.rotary_ops import at_positions, rotate
+from kiln.frontend.onnx.windowed_cache import windowed_cache
 from kiln.frontend.symbols import Extent
 
 op = relax.op
@@ -104,11 +114,6 @@ def group_query_attention(body: Body) -> list[str | None]:
     body.refuse_inputs(**_REFUSED_INPUTS)
     for name in ("kv_cache_bit_width", "qk_output"):
         body.only(name, 0)
-    if int(body.attribute("sliding_window_cache", 0)):
-        raise ValueError(
-            "its attribute 'sliding_window_cache' is 1, a cache of the window alone, allowed: 0, of the "
-            "whole sequence: make the file with windowed_kv_cache=false"
-        )
     for name in ("k_quant_type", "v_quant_type"):
         body.only(name, "NONE")
     body.accept_attributes("qk_norm_epsilon")  # of inputs that are refused
@@ -121,23 +126,34 @@ def group_query_attention(body: Body) -> list[str | None]:
             for begin, end in itertools.pairwise(ends)
         )
     batch, queries = body.shape(q)[:2]
-    sizes = _key_counts(body, queries, batch)
+    window, is_causal = int(body.attribute("local_window_size", -1)), body.only("causal", 1, 0)
+    cache = None
+    if body.only("sliding_window_cache", 0, 1):
+        cache = windowed_cache(body, queries, window if is_causal else -1)
+    sizes = _KeyCounts(cache.tokens_before, cache.capacity) if cache else _key_counts(body, queries, batch)
     q, k = _rotated(body, q, heads, sizes), _rotated(body, k, kv_heads, sizes)
     v = split_heads(body, v, kv_heads)
-    k, v = _present(body, body.input(3), k, sizes), _present(body, body.input(4), v, sizes)
+    if cache:
+        k, v = (past_and_new(body, body.input(3 + index), new) for index, new in enumerate((k, v)))
+        present = [cache.present(k), cache.present(v)]
+    else:
+        k, v = _present(body, body.input(3), k, sizes), _present(body, body.input(4), v, sizes)
+        present = [k, v]
     scale = body.attribute("scale", 0.0)
     how = Scores(float(scale) or 1 / np.sqrt(body.size(q, 3, "the size of a head")))
     how.softcap = float(body.attribute("softcap", 0.0))
     if body.has(10):
-        how.biases.append(_wide_bias(body, body.input(10), sizes.keys))
-    window = int(body.attribute("local_window_size", -1))
-    if body.only("causal", 1, 0):
+        bias = body.input(10)
+        how.biases.append(cache.bias(bias) if cache else _wide_bias(body, bias, sizes.keys))
+    if cache:
+        how.masks.append(cache.mask())
+    elif is_causal:
         how.masks.append(causal(body, queries, sizes.keys, sizes.past, window - 1 if window > 0 else -1))
     if body.has(11):
         how.sink = body.input(11)
     elif body.only("smooth_softmax", 0, -1, 1) == 1:
         how.sink = body.const(np.zeros(heads), body.dtype(q))
-    return [join_heads(body, attend(body, q, k, v, how).result), k, v]
+    return [join_heads(body, attend(body, q, k, v, how).result), *present]
 
 
 def _wide_bias(body: Body, bias: str, keys: Extent) -> str:
