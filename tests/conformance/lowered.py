@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -234,13 +235,17 @@ def _raw(value: Array) -> npt.NDArray[np.uint8]:
     return np.frombuffer(np.ascontiguousarray(value).tobytes(), "uint8")
 
 
+_NUMBERS = itertools.count()
+
+
 def loaded(path: Path) -> ctypes.CDLL:
     """The object `path` as a library in this process.
 
     The linker alone: the compiler's driver would take four times as long to add a library and start-up code
-    that kernels do not need.
+    that kernels do not need. Each library has a name of its own: the loader would return one that it has
+    loaded from the same path, whatever the file contains now.
     """
-    library = path.with_suffix(".so")
+    library = path.with_suffix(f".{next(_NUMBERS)}.so")
     subprocess.run(["ld", "-shared", "-o", library, path], check=True)
     return ctypes.CDLL(str(library))
 
