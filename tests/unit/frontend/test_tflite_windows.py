@@ -65,9 +65,34 @@ def test_windows_with_a_stride_along_a_dynamic_axis(tmp_path: Path, padding: str
         np.testing.assert_array_equal(run([x], {"side": size})[0], expected)
 
 
-@pytest.mark.parametrize(("least", "stride"), [(3, 9), (3, 2)])
-def test_windows_with_a_stride_need_multiples_of_it(tmp_path: Path, least: int, stride: int) -> None:
-    """Also where the small sizes that are compared have as many windows."""
-    path = strided(tmp_path / "m.tflite", schema.Padding.VALID, stride)
+@pytest.mark.parametrize(
+    ("padding", "least", "greatest", "stride"),
+    [("VALID", 3, 30, 9), ("VALID", 3, 30, 2), ("SAME", 3, 18, 6), ("SAME", 5, 9, 6)],
+)
+def test_windows_with_a_stride_need_multiples_of_it(
+    tmp_path: Path, padding: str, least: int, greatest: int, stride: int
+) -> None:
+    """Also where the sizes that are compared first have as many windows, or no padding."""
+    path = strided(tmp_path / "m.tflite", getattr(schema.Padding, padding), stride)
     with pytest.raises(KilnError, match=r"with windows of a stride, give 'side' a 'multiple' that the"):
-        imported(path, {"side": (least, 30)}, {"x": [1, "side", 6, 3]})
+        imported(path, {"side": (least, greatest)}, {"x": [1, "side", 6, 3]})
+
+
+@pytest.mark.parametrize(("place", "least"), [(-2, 2), (0, 1), (-1, 1), (2, 3)])
+def test_an_element_along_a_dynamic_axis(tmp_path: Path, place: int, least: int) -> None:
+    """Sizes at which it does not exist are refused: the result was never written."""
+    options = schema.StridedSliceOptionsT()
+    options.shrinkAxisMask = 2
+    limits = [(0, place), (99, place + 1 if place + 1 else 99), (1, 1)]
+    constants = [Tensor(f"n{n}", (2,), "int32", data=np.int32(pair)) for n, pair in enumerate(limits)]
+    tensors = [Tensor("x", (3, 4), signature=(3, -1)), *constants, Tensor("y", (3,))]
+    path = write(
+        tmp_path / "m.tflite", tensors, schema.BuiltinOperator.STRIDED_SLICE, options, [0, 1, 2, 3], [4]
+    )
+    run = runner(imported(path, {"n": (least, 6)}, {"x": [3, "n"]})[0])
+    for size in (least, 6):
+        x = np.random.default_rng(size).normal(size=(3, size)).astype(np.float32)
+        np.testing.assert_array_equal(run([x], {"n": size})[0], x[:, place])
+    if least > 1:
+        with pytest.raises(KilnError, match="takes along axis 1 does not exist at the least size"):
+            imported(path, {"n": (least - 1, 6)}, {"x": [3, "n"]})

@@ -106,7 +106,7 @@ class _SizedFile:
 
         while True:
             try:
-                return for_all_sizes(at, dim, segment, self.symbols)
+                return for_all_sizes(at, dim, segment, self.symbols, self.stateless.content)
             except KilnError as error:
                 left = in_integers - in_floats
                 if not left:

@@ -7,6 +7,7 @@ between the first two are generalised to a * size + b, and the third import veri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,13 +21,14 @@ from kiln.config.sizes import evaluate
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
 from kiln.frontend.symbols import Extent, Symbols, int64_of
-from kiln.frontend.tflite.files import Kinds, indices, packed, text_of
+from kiln.frontend.tflite.files import packed
 from kiln.frontend.tflite.known_values import with_known_values
 from kiln.frontend.tflite.operands import Compute
+from kiln.frontend.tflite.window_sizes import check_windows, period_of_windows
 
 # Least size of the three imports, and offsets to it. Size 1 is left out, as broadcasting treats it specially.
 _LEAST, _OFFSETS = 2, (0, 1, 3)
-_WINDOWS = ("AVERAGE_POOL_2D", "CONV_2D", "CONV_3D", "DEPTHWISE_CONV_2D", "L2_POOL_2D", "MAX_POOL_2D")
+_MOST_COMPARED = 64  # of the sizes of a period
 
 
 def resized(content: bytes, shapes: Sequence[Sequence[int]], known: bool = False) -> bytes:
@@ -49,7 +51,7 @@ def resized(content: bytes, shapes: Sequence[Sequence[int]], known: bool = False
             for entry, shape in zip(reader.get_input_details(), shapes, strict=True):
                 reader.resize_tensor_input(entry["index"], list(shape))
             reader.allocate_tensors()
-            _check_windows(schema, content, reader)
+            check_windows(schema, content, reader)
             for entry in reader.get_input_details():  # LiteRT leaves in them what the memory held
                 reader.set_tensor(entry["index"], np.zeros(entry["shape"], entry["dtype"]))
             reader.invoke()  # shapes that the graph computes are known only after a run
@@ -68,21 +70,6 @@ def resized(content: bytes, shapes: Sequence[Sequence[int]], known: bool = False
     return packed(model)
 
 
-def _check_windows(schema: Any, content: bytes, reader: Any) -> None:
-    """Raise ValueError where no window fits, of which some of LiteRT's kernels end in a signal."""
-    model = schema.ModelT.InitFromPackedBuf(content, 0)
-    graph, kinds = model.subgraphs[0], Kinds(schema, model)
-    shapes = {entry["index"]: [int(size) for size in entry["shape"]] for entry in reader.get_tensor_details()}
-    for node in graph.operators:
-        for index in indices(node.outputs):
-            if kinds.of(node) in _WINDOWS and min(shapes.get(index, [1]), default=1) < 1:
-                name = text_of(graph.tensors[index].name)
-                raise ValueError(
-                    f"the windows of {kinds.of(node)} (output {name}) are larger than its input, its result "
-                    f"would be of {shapes[index]}; the least size of the dimension must hold a window"
-                )
-
-
 class OperatorOfSizeError(KilnError):
     """The functions that `operator` makes differ from size to size in more than sizes."""
 
@@ -96,8 +83,9 @@ def for_all_sizes(
     dim: str,
     segment: Segment,
     symbols: Symbols,
+    content: bytes,
 ) -> tvm.IRModule:
-    """One module for all sizes of dimension `dim`.
+    """One module for all sizes of dimension `dim` of the file `content`.
 
     `convert` imports the graph at a fixed size; it returns the module, and by name the TE computes of the
     module's functions. Raises KilnError if sizes are not linear in `dim`, which grows by its `multiple`, or
@@ -111,11 +99,22 @@ def for_all_sizes(
     try:
         module = generalised.generalise(first["main"], second)
         generalised.confirm(module["main"], third, {dim: sizes[2]})
-        if sizes[2] < segment.max:
-            generalised.confirm(module["main"], convert(segment.max)[0], {dim: segment.max})
+        for size in _others(sizes, segment, period_of_windows(content)):
+            generalised.confirm(module["main"], convert(size)[0], {dim: size})
     except ValueError as error:
         raise KilnError(f"cannot import the TFLite graph for all sizes of '{dim}': {error}") from error
     return module
+
+
+def _others(sizes: Sequence[int], segment: Segment, period: int) -> list[int]:
+    """The sizes to compare besides `sizes`: the greatest, and all of the windows' period if it is not 1."""
+    found = {segment.max} if sizes[-1] < segment.max else set()
+    if period > 1:
+        least = -(-max(segment.min, 1) // segment.multiple) * segment.multiple
+        kinds = min(period // math.gcd(period, segment.multiple), _MOST_COMPARED)
+        last = min(least + kinds * segment.multiple, segment.max)
+        found |= set(range(least, last + 1, segment.multiple)) - set(sizes)
+    return sorted(found)
 
 
 class _GeneralisedSizes:
@@ -218,7 +217,18 @@ class _GeneralisedSizes:
             if grows and a.attrs.coordinate_transformation_mode == "asymmetric":
                 raise ValueError("nearest neighbours of an image of a dynamic size: give its axes one size")
         arguments = [self._expression(x, y) for x, y in zip(a.args, b.args, strict=True)]
+        if name == "relax.squeeze":
+            self._check_squeeze(arguments[0].ty.shape, a.attrs.axis)
         return relax.Call(a.op, arguments, a.attrs, a.ty_args)
+
+    def _check_squeeze(self, shape: Any, axes: Any) -> None:
+        """Raise ValueError for an axis that is left out and has other than one element at some sizes."""
+        for axis in axes or ():
+            if not self._symbols.equal(shape[int(axis)], 1):
+                raise ValueError(
+                    f"the element that it takes along axis {int(axis)} does not exist at the least size, "
+                    "which has to be greater"
+                )
 
     def _function(self, a: Any, b: Any) -> Any:
         """The call of the function that the first version's TE compute makes of the merged tensors."""
