@@ -86,6 +86,23 @@ def test_functions_of_another_operator_set(tmp_path: Path) -> None:
     compare(path, X)
 
 
+def test_attributes_that_calls_leave_to_a_function(tmp_path: Path) -> None:
+    """ONNX's inliner gives the operators of the body their own defaults, here an alpha of 0.01."""
+    text = """<ir_version: 10, opset_import: ["" : 21, "own" : 1]>
+        g (float[1,4] x) => (float[1,4] y) {
+            c = Constant<value = bool {1}>() s = own.outer(x) t = own.inner<slope = 0.75>(x) a = Add(s, t)
+            y = If (c) <then_branch = p () => (float[1,4] q) { q = own.inner(a) },
+                        else_branch = e () => (float[1,4] r) { r = Abs(a) }> }
+        <opset_import: ["" : 21, "own" : 1], domain: "own"> outer <slope: float = -0.5> (a) => (b) {
+            m = own.inner(a) n = own.inner<slope: float = @slope>(m) k = LeakyRelu<alpha: float = @slope>(a)
+            b = Add(n, k) }
+        <opset_import: ["" : 21], domain: "own"> inner <slope: float = 0.25> (a) => (b) {
+            b = LeakyRelu<alpha: float = @slope>(a) }"""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    compare(path, X)
+
+
 FOLDED = """{
     s = Shape(x) minus = Constant<value_ints=[-1]>() one = Constant<value_ints=[1]>()
     last = Slice(s, minus, big) big = Constant<value_ints=[9]>() n = Concat<axis=0>(last, one)

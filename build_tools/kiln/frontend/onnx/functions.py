@@ -38,10 +38,22 @@ def inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
             f"{path}: its functions, inlined, make {total:.4g} nodes, allowed: at most {_MOST_NODES}"
         )
     _raise_versions(path, model)
+    _write_defaults(path, model)
     try:
         return onnx.inliner.inline_local_functions(model, convert_version=True)
     except Exception as error:  # ONNX raises exception types of its own
         raise KilnError(f"{path}: cannot inline its functions: {one_line(error)}") from error
+
+
+def _write_defaults(path: Path, model: onnx.ModelProto) -> None:
+    """Give each call the attributes that it leaves to the function's defaults, in place: ONNX drops them."""
+    defaults = {_key_of_function(function): function.attribute_proto for function in model.functions}
+    for body in (model.graph, *model.functions):
+        for node in (node for graph in with_nested_graphs(path, body) for node in graph.node):
+            given = {attribute.name for attribute in node.attribute}
+            node.attribute.extend(
+                one for one in defaults.get(_key_of_call(node), ()) if one.name not in given
+            )
 
 
 def _raise_versions(path: Path, model: onnx.ModelProto) -> None:
