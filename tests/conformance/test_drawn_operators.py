@@ -28,6 +28,7 @@ SAMPLE: dict[str, tuple[int, ...]] = {
     "Chain": (101, 104, 111),
     "CenterCropPad": (1,),  # sizes of the run along a dynamic axis
     "Clip": (2,),  # integers without limits
+    "Control": (5, 51),  # attributes that calls leave to functions; a loop that never runs
     "DeformConv": (3,),
     "EmbedLayerNormalization": (11,),  # positions of a dynamic length
     "FusedConv": (3,),

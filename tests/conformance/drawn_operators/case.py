@@ -120,9 +120,10 @@ def _open_case(operator: str, maker: Maker, seed: int) -> DrawnCase | None:
 def _same(node: Node, made: dict[int, Node]) -> bool:
     """Whether nodes differ in the shapes of their data alone."""
     for other in made.values():
-        if repr((other.attributes, other.steps)) != repr((node.attributes, node.steps)) or len(
-            other.inputs
-        ) != len(node.inputs):
+        if len(other.inputs) != len(node.inputs) or any(
+            repr(getattr(other, part)) != repr(getattr(node, part))
+            for part in ("attributes", "steps", "nodes", "functions")
+        ):
             return False
         for a, b in zip(node.inputs, other.inputs, strict=True):
             if (a is None) != (b is None):
@@ -168,13 +169,16 @@ def _model(node: Node, other: Node, size: int = 0) -> onnx.ModelProto | None:
     opsets = [helper.make_opsetid("", node.opset)]
     if node.domain:
         opsets.append(helper.make_opsetid(node.domain, node.domain_opset))
-    model = helper.make_model(graph, opset_imports=opsets)
+    opsets += [helper.make_opsetid(domain, 1) for domain in {one.domain for one in node.functions}]
+    model = helper.make_model(graph, opset_imports=opsets, functions=node.functions)
     model.ir_version = min(10, helper.find_min_ir_version_for(opsets[:1]) if node.opset < 22 else 10)
     model.ir_version = max(model.ir_version, 4)
     return model
 
 
 def _nodes(node: Node, names: list[str], outputs: list[str]) -> list[onnx.NodeProto]:
+    if node.nodes:
+        return node.nodes
     if not node.steps:
         return [
             helper.make_node(node.operator, names, outputs, "the_node", domain=node.domain, **node.attributes)
@@ -234,7 +238,7 @@ def load_case(case: DrawnCase, folder: Path) -> tuple[Path, ImportOptions]:
             wanted_bound = asked_bound(error)
             if wanted_bound is None:
                 break
-            greatest = max((max(value.shape, default=1) for value in case.outputs), default=1)
+            greatest = max((max(value.shape, default=1) for value in case.outputs), default=1) + 8
             options = replace(options, bounds={**options.bounds, wanted_bound: min(greatest, _MOST_BOUND)})
         except Exception:
             break

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import defs
 
 from ..onnx_nodes.cases import Array
@@ -43,7 +44,8 @@ class Step:
 class Node:
     """A drawn node. outputs: how many; domain: of the operator; domain_opset: the version of that domain.
 
-    steps: of a graph in place of one node, whose results are the tensors `results`.
+    steps: of a graph in place of one node, whose results are the tensors `results`. nodes: the same, as
+    ONNX's nodes, which may call `functions` of the file.
     """
 
     operator: str
@@ -55,6 +57,8 @@ class Node:
     domain_opset: int = 1
     steps: list[Step] = field(default_factory=list)
     results: list[str] = field(default_factory=list)
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    functions: list[onnx.FunctionProto] = field(default_factory=list)
 
 
 @dataclass

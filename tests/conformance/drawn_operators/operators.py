@@ -8,6 +8,7 @@ from . import (
     classical,
     contrib,
     contrib_attention,
+    control,
     elementwise,
     experts,
     gated,
@@ -34,5 +35,6 @@ MAKERS: dict[str, Maker] = {
     **experts.MAKERS,
     **chosen.MAKERS,
     **classical.MAKERS,
+    **control.MAKERS,
     **chains.MAKERS,
 }

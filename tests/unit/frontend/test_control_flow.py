@@ -157,3 +157,13 @@ def test_a_weight_in_a_body_keeps_its_value(tmp_path: Path) -> None:
     assert sorted(held) == [1, 7]
     for condition in (True, False):
         compare(path, {"x": np.ones((2, 3), "f4"), "c": np.array(condition)})
+
+
+@pytest.mark.parametrize("known", ["int64 trips = {0}, bool going = {1}", "bool going = {0}"])
+def test_a_loop_that_never_runs_has_no_rows(known: str, tmp_path: Path) -> None:
+    given = "" if "trips" in known else ", int64 trips"
+    text = COUNTED.replace("int64 trips = {4}, bool going = {1}", known)
+    text = text.replace("g (float[2] x)", f"g (float[2] x{given})").replace("float[4,2] all", "float[2] y")
+    text = text.replace("}>\n}", "}>\n  sums = ReduceSum<keepdims=0>(all, axis)  y = Add(sums, last)\n}")
+    path = write(tmp_path / "m.onnx", text, axis=np.array([0]))
+    compare(path, {"x": np.float32([0.5, -2]), **({"trips": np.array(3)} if given else {})})

@@ -165,12 +165,12 @@ class Control:
         if not grouped and plan_loops.loop(self, _nodes_in(body)):
             return
         inputs_or_empty = [*node.input, "", ""]
-        count, going = self._trip_count(inputs_or_empty[0]), inputs_or_empty[1]
         carried = list(node.input[2:])
         scanned: list[list[str]] = [[] for _ in body.output[1 + len(carried) :]]
         nodes_each = max(1, _nodes_in(body))
         most = min(plan_loops.MOST_ITERATIONS, max(1, MOST_NODES // nodes_each))
-        flag = "" if not going else self._condition(going)
+        flag = self._condition(inputs_or_empty[1]) if inputs_or_empty[1] else ""
+        count = self._trip_count(inputs_or_empty[0]) if flag != "no" else 0
         number = 0
         while flag != "no" and (count is None or number < count):
             if number == most:
@@ -198,9 +198,24 @@ class Control:
         for name, value in zip(node.output, carried, strict=False):
             if name:
                 self.alias(name, value)
-        for name, row_names in zip(node.output[len(carried) :], scanned, strict=False):
+        names = node.output[len(carried) :]
+        if not number and any(names):
+            self._bind_no_rows(names, body, carried)
+            return
+        for name, row_names in zip(names, scanned, strict=False):
             if name:
                 self.bind(name, self.stacked(row_names, 0, name))
+
+    def _bind_no_rows(self, names: Sequence[str], body: onnx.GraphProto, carried: Sequence[str]) -> None:
+        """Make the scan outputs `names` empty; the body, which never runs, tells their types."""
+        inputs = [self.set(f"{self.where}/none/iteration", np.array(0, np.int64))]
+        inputs += [self.set(f"{self.where}/none/going", np.array(True)), *carried]
+        bound = dict(zip((value.name for value in body.input), inputs, strict=True))
+        rows = self.inline(body, f"{self.where}/none/", bound)[-len(names) :]
+        for name, row in zip(names, rows, strict=True):
+            if name:
+                ty = self._type(row)
+                self.bind(name, relax.op.zeros(relax.ShapeExpr([0, *ty.shape]), str(ty.dtype)))
 
     def _trip_count(self, name: str) -> int | None:
         """The greatest number of iterations; None if the condition alone ends the loop."""
