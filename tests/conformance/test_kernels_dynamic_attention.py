@@ -12,7 +12,7 @@ import pytest
 from kiln.config.sizes import evaluate
 from kiln.emit.objects import compile_object
 from kiln.frontend.size_of import to_size
-from kiln.kernels.families import kernels_of
+from kiln.kernels.families import FusedGroup, kernels_of
 from kiln.lower.pipeline import machine_of, tvm_target
 from kiln.tir import abi
 from kiln.tir.symbols import SymbolRanges, variables
@@ -36,7 +36,7 @@ class Open:
         ranges = SymbolRanges({ROWS: (1, rows), COLUMNS: (1, 90)})
         info = {"name": name, "kind": "", "attrs": {}, "out_dtype": "float32"}
         machine = machine_of(described, "pthread")
-        (part,) = kernels_of(func, [info], set(), machine, {}, ranges=ranges)
+        (part,) = kernels_of(FusedGroup(func, [info], frozenset(), {}, ranges=ranges), machine)
         self.kernel = part.kernel
         assert self.kernel.family == family
         self.sizes = [variable.name for variable in self.kernel.sizes]

@@ -17,7 +17,7 @@ from kiln.device.check.host_cpu import obstacle
 from kiln.device.check.runners import wasi
 from kiln.device.check.runners.local import LocalRunner
 from kiln.device.check.runners.qemu_user import open_runner
-from kiln.kernels.cpu.gemm_int8 import integer_product, merged, narrow
+from kiln.kernels.cpu.gemm_int8 import MatmulSize, integer_product, merged, narrow
 from kiln.kernels.cpu.gemm_tile import Loop
 from kiln.kernels.cpu.int8_packing import GROUP
 from kiln.lower.pipeline import machine_of
@@ -256,7 +256,7 @@ def _machine(name: str) -> Machine:
 def test_the_method_follows_from_the_target(name: str, methods: tuple[str | None, str | None]) -> None:
     """With weights above -128, and with -128 among them."""
     found = [
-        integer_product(_machine(name), ("int8", "int8"), small, [Loop(64, 1)], 9, 20, 9)
+        integer_product(_machine(name), ("int8", "int8"), small, MatmulSize(9, 20, [Loop(64, 1)], 9))
         for small in (True, False)
     ]
     assert tuple(item and item.method for item in found) == methods
@@ -266,7 +266,8 @@ def test_what_is_left_to_the_general_product() -> None:
     machine = _machine("x86_64")
 
     def found(dtypes: tuple[str, str], depth: int) -> object:
-        return integer_product(machine, dtypes, True, [Loop(3, 90), Loop(depth, 1)], 9, 20, 9)
+        size = MatmulSize(9, 20, [Loop(3, 90), Loop(depth, 1)], 9)
+        return integer_product(machine, dtypes, True, size)
 
     assert found(("int8", "int8"), GROUP) is not None
     assert found(("uint8", "int8"), GROUP) is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -107,26 +107,34 @@ def _is_elementwise(fused: Fused, buffer: Any, last: Nest) -> bool:
     return not any(nest.reduced for nest in fused.nests[first + 1 : fused.nests.index(last)])
 
 
-def kernels_of(
-    func: tirx.PrimFunc,
-    ops: list[OpInfo],
-    constants: set[int],
-    machine: Machine,
-    views: Mapping[int, TensorView],
-    narrow: frozenset[int] = frozenset(),
-    ranges: SymbolRanges = NO_RANGES,
-    encodings: Mapping[int, Encoding] = NO_ENCODINGS,
-) -> list[GroupKernel]:
-    """The kernels that compute a fused group, in order.
+@dataclass(frozen=True)
+class FusedGroup:
+    """Operators that are fused into `func`, and what is known of its parameters, which positions name.
 
-    `constants`: positions of the parameters that are known at build time. `views`: views of the parameters
-    that are stored inside larger tensors, by position; `func` already uses the larger shapes. `narrow`:
-    positions of the int8 constants for which narrow() of kernels/cpu/gemm_int8.py holds. `ranges`: of the
-    variables in the shapes of `func`. `encodings`: the forms in which constants may be stored, by
-    position. A group that no family handles becomes elementwise kernels or a row
-    reduction; a function that is not made of loop nests is compiled unchanged. Raises ValueError if such a
-    function calls TVM's runtime, and NotSimple if it has views.
+    `constants`: parameters whose values are known at build time. `views`: parameters that are stored inside
+    larger tensors; `func` already uses the larger shapes. `narrow`: int8 constants for which narrow() of
+    kernels/cpu/gemm_int8.py holds. `ranges`: of the variables in the shapes of `func`. `encodings`: the forms
+    in which constants may be stored.
     """
+
+    func: tirx.PrimFunc
+    ops: list[OpInfo]
+    constants: frozenset[int]
+    views: Mapping[int, TensorView]
+    narrow: frozenset[int] = frozenset()
+    ranges: SymbolRanges = NO_RANGES
+    encodings: Mapping[int, Encoding] = field(default_factory=lambda: NO_ENCODINGS)
+
+
+def kernels_of(group: FusedGroup, machine: Machine) -> list[GroupKernel]:
+    """The kernels that compute a fused group on `machine`, in order.
+
+    A group that no family handles becomes elementwise kernels or a row reduction; a function that is not made
+    of loop nests is compiled unchanged. Raises ValueError if such a function calls TVM's runtime, and
+    NotSimple if it has views.
+    """
+    func, ops, constants = group.func, group.ops, set(group.constants)
+    ranges, encodings, views = group.ranges, group.encodings, group.views
     added = added_operator(ops)
     if added == RECURRENT:
         return [GroupKernel(*recurrent.make(func, ops[0], constants, machine, ranges, encodings))]
@@ -135,7 +143,7 @@ def kernels_of(
     try:
         fused = Fused(func, ranges)
         fused.origins = {fused.params[position]: view.before for position, view in views.items()}
-        fused.narrow = {fused.params[position] for position in narrow}
+        fused.narrow = {fused.params[position] for position in group.narrow}
         fused.encodings = {fused.params[position]: encoding for position, encoding in encodings.items()}
         fused.tables = tables(fused.encodings, machine.half)
         if 1 in encodings:  # of the size as it is stored

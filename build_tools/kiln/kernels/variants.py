@@ -7,57 +7,41 @@ kernel, all variants get the kernels of the first one, which every processor of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
 
 from kiln.kernels.cpu.gemm_int8 import BYTES, multiplied_types
-from kiln.kernels.families import NO_ENCODINGS, GroupKernel, kernels_of
-from kiln.opinfo.attach import OpInfo
-from kiln.params.encodings import Encoding
+from kiln.kernels.families import FusedGroup, GroupKernel, kernels_of
 from kiln.tir.builder import Machine
-from kiln.tir.symbols import NO_RANGES, SymbolRanges
-from kiln.tir.view import TensorView
 
 
-def kernels_of_variants(
-    func: tirx.PrimFunc,
-    ops: list[OpInfo],
-    constants: set[int],
-    machines: Sequence[Machine],
-    views: Mapping[int, TensorView],
-    narrow: frozenset[int] = frozenset(),
-    ranges: SymbolRanges = NO_RANGES,
-    encodings: Mapping[int, Encoding] = NO_ENCODINGS,
-) -> list[list[GroupKernel]]:
+def kernels_of_variants(group: FusedGroup, machines: Sequence[Machine]) -> list[list[GroupKernel]]:
     """The kernels of a group, in order; each is a list of its forms, one for each of `machines`.
 
-    All forms of a kernel have the same buffers and packings. The other parameters are those of `kernels_of`,
-    whose errors are raised.
+    All forms of a kernel have the same buffers and packings. Raises the errors of `kernels_of`.
     """
-
-    def made_for(machine: Machine) -> list[GroupKernel]:
-        return kernels_of(func, ops, constants, machine, views, narrow, ranges, encodings)
-
+    func = group.func
     if len(machines) == 1:
-        return [[group_kernel] for group_kernel in made_for(machines[0])]
+        return [[group_kernel] for group_kernel in kernels_of(group, machines[0])]
     if not any(str(param.dtype) in BYTES for param in func.params if tirx.is_buffer_var(param)):
         machines = _with_common_caches(machines)
     # Panels by pairs have the width of one machine's vectors.
     pairs = len({machine.vector_bits for machine in machines}) == 1
     common_types = frozenset.intersection(*(multiplied_types(machine) for machine in machines))
     machines = [replace(m, pairs=m.pairs and pairs, heads=BYTES - common_types) for m in machines]
-    last = made_for(machines[-1])
+    last = kernels_of(group, machines[-1])
     packing = next(
         (group_kernel.kernel.packing for group_kernel in last if group_kernel.kernel.packing is not None),
         None,
     )
-    kernels = [*(made_for(replace(machine, packing=packing)) for machine in machines[:-1]), last]
+    others = [kernels_of(group, replace(machine, packing=packing)) for machine in machines[:-1]]
+    kernels = [*others, last]
     params = list(func.params)
     if not all(_same_interface(kernels_of_variant, last, params) for kernels_of_variant in kernels):
-        kernels = [made_for(machines[0])] * len(machines)
+        kernels = [kernels_of(group, machines[0])] * len(machines)
     return [list(forms) for forms in zip(*kernels, strict=True)]
 
 

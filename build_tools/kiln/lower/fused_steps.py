@@ -17,7 +17,7 @@ from kiln.config import sizes
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
 from kiln.kernels.cpu.gemm_int8 import narrow
-from kiln.kernels.families import GroupKernel
+from kiln.kernels.families import FusedGroup, GroupKernel
 from kiln.kernels.variants import kernels_of_variants
 from kiln.lower.dims import Dims
 from kiln.lower.lowered_kernels import KernelPlan, LoweredKernels
@@ -34,7 +34,6 @@ from kiln.params.encodings import Encoding
 from kiln.tir.builder import Machine
 from kiln.tir.symbol_factors import whole_products
 from kiln.tir.symbols import SymbolRanges, divided
-from kiln.tir.view import TensorView
 
 
 class GroupLowering:
@@ -81,13 +80,14 @@ class GroupLowering:
         small = frozenset(i for i in constants if narrow(self.steps.params[inputs[i]]))
         forms = self._forms_of(inputs[1]) if 1 in constants else None
         encodings = self._encodings_of(inputs, constants)
+        group = FusedGroup(func, ops, constants, views, small, encodings=encodings)
         key = (
             self._plan.number(func), constants, small, tuple(views.items()),
             repr([*values.values()]), repr(forms), repr(encodings),
         )  # fmt: skip
         try:
             if key not in self._made:
-                self._made[key] = self._make(func, ops, constants, views, values, small, forms, encodings)
+                self._made[key] = self._make(group, values, forms)
             func, forms_of, values = self._made[key]
             if key not in self._groups:
                 self._groups[key] = [self.kernels(of_variants, ops) for of_variants in forms_of]
@@ -98,13 +98,11 @@ class GroupLowering:
         step_kernels = self._groups[key]
         first = len(self.steps.steps)
         self._run(func, step_kernels, ops, tensor_names, outputs, values)
-        ranges = self.ranges_of(values)
+        made_group = replace(group, func=func, ranges=self.ranges_of(values))
 
         def again(region: tuple[int, int], number: int) -> dict[str, str]:
             machines = [replace(limited(build.machine, forms), upcoming=region) for build in self.builds]
-            variant_kernels = kernels_of_variants(
-                func, ops, set(constants), machines, views, small, ranges, encodings
-            )
+            variant_kernels = kernels_of_variants(made_group, machines)
             new = self.kernels(variant_kernels[number], ops)
             return {
                 old.symbol: new_kernel.symbol
@@ -117,11 +115,13 @@ class GroupLowering:
             )
 
     def _make(
-        self, func: tirx.PrimFunc, ops: list[OpInfo], constants: frozenset[int],
-        views: Mapping[int, TensorView], values: dict[Any, SizeExpr], small: frozenset[int],
-        forms: Sequence[int] | None, encodings: Mapping[int, Encoding],
-    ) -> tuple[tirx.PrimFunc, list[list[GroupKernel]], dict[Any, SizeExpr]]:  # fmt: skip
-        """Make the kernels of a group for each variant; the function returned has parameters `values`."""
+        self, group: FusedGroup, values: dict[Any, SizeExpr], forms: Sequence[int] | None
+    ) -> tuple[tirx.PrimFunc, list[list[GroupKernel]], dict[Any, SizeExpr]]:
+        """Make the kernels of a group for each variant; the function returned has parameters `values`.
+
+        `values`: the size of each variable in shapes. `forms`: as returned by `_forms_of`.
+        """
+        func = group.func
         if values:
             bare = [p for p in func.params if tirx.is_buffer_var(p)]
             func = tirx.PrimFunc(bare, func.body, None, attrs=func.attrs)
@@ -132,10 +132,9 @@ class GroupLowering:
                 **{new: self.dims.size(product, values) for new, product in products.items()},
             }
         ranges = self.ranges_of(values)
-        func = with_views(func, views, ranges)
+        func = with_views(func, group.views, ranges)
         machines = [limited(build.machine, forms) for build in self.builds]
-        kernels = kernels_of_variants(func, ops, set(constants), machines, views, small, ranges, encodings)
-        return func, kernels, values
+        return func, kernels_of_variants(replace(group, func=func, ranges=ranges), machines), values
 
     def _encodings_of(self, inputs: Sequence[str], constants: frozenset[int]) -> dict[int, Encoding]:
         """The encodings of the constants among `inputs`, by position."""

@@ -164,21 +164,33 @@ def with_tile_registers(sizes: TileRegisters | None, emit: Callable[[], None]) -
         _call("tilerelease")
 
 
+@dataclass(frozen=True)
+class GroupedColumns:
+    """Weights in groups of four values of k, which are `group_bytes` apart.
+
+    `starts`: offset in `buffer` of the first group of each 16 columns.
+    """
+
+    buffer: Any
+    starts: Sequence[Expr]
+    group_bytes: int
+
+
 class TileSums:
     """Emits the sums of up to `down` registers of rows of x by `across` registers of columns.
 
-    `bases`: offset in x of the first row of each register. `starts`: offset in `weights` of the first group
-    of each 16 columns; groups are `group_bytes` apart. `runs`: the reduction, innermost loop over contiguous
-    bytes of x. `initial`: buffers of the sums that the products of each 16 columns are added to; None: zeros.
+    `bases`: offset in x of the first row of each register. `runs`: the reduction, innermost loop over
+    contiguous bytes of x. `initial`: buffers of the sums that the products of each 16 columns are added to;
+    None: zeros.
     """
 
     def __init__(
-        self, sizes: TileRegisters, runs: Sequence[Loop], group_bytes: int, x: Any, bases: Sequence[Expr],
-        weights: Any, starts: Sequence[Expr], initial: Sequence[Any] | None = None,
+        self, sizes: TileRegisters, runs: Sequence[Loop], x: Any, bases: Sequence[Expr],
+        columns: GroupedColumns, initial: Sequence[Any] | None = None,
     ) -> None:  # fmt: skip
         self.initial = initial
-        self.sizes, self.runs, self.group_bytes = sizes, runs, group_bytes
-        self.x, self.bases, self.weights, self.starts = x, bases, weights, starts
+        self.sizes, self.runs, self.group_bytes = sizes, runs, columns.group_bytes
+        self.x, self.bases, self.weights, self.starts = x, bases, columns.buffer, columns.starts
 
     def emit(self) -> list[list[Any]]:
         """Emit the sums; return a buffer of [rows * LANES] int32 by register of x and 16 columns."""

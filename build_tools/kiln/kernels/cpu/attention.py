@@ -25,7 +25,7 @@ from typing import Any
 
 from tvm import tirx
 
-from kiln.kernels.cpu.attention_block import AttentionBlock, Blocks
+from kiln.kernels.cpu.attention_block import AttentionBlock, Blocks, QueryBlock
 from kiln.kernels.cpu.attention_nests import Attention, read_attention
 from kiln.kernels.cpu.batch_matmul import flat
 from kiln.kernels.cpu.epilogue import Epilogue
@@ -152,7 +152,8 @@ def make(attention: Attention, fused: Fused, machine: Machine) -> tuple[Kernel, 
             *lead, block = (bind(index) for index in unravel(number, [*attention.lead, count]))
             first = bind(block * int64(form.queries))
             rows_left = bind(tirx.min(int64(queries) - first, int64(form.queries)))
-            AttentionBlock(attention, form, data, score, result, task_memory, lead, first, rows_left).emit()
+            queries_of_block = QueryBlock(lead, first, rows_left)
+            AttentionBlock(attention, form, data, score, result, task_memory, queries_of_block).emit()
 
         with tasks_of(tasks, shared, begin, end) as task:
             first = bind(divide(task * int64(units), tasks))

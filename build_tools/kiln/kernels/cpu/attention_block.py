@@ -10,10 +10,10 @@ from typing import Any
 from tvm import tirx
 
 from kiln.kernels.cpu.attention_nests import Attention
-from kiln.kernels.cpu.batch_matmul import tile_sums
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm_tile import Tile
 from kiln.kernels.cpu.packed_operand import Panels
+from kiln.kernels.cpu.panel_sums import PanelOperand, RowOperand, tile_sums
 from kiln.tir.builder import Expr, bind, chunks, divide, load, registers, serial, store, vector
 from kiln.tir.symbols import ceil_div, int64, is_dynamic
 from kiln.tir.tiled_loops import blocks
@@ -33,25 +33,37 @@ class Blocks:
     rows: int
 
 
+@dataclass(frozen=True)
+class QueryBlock:
+    """A block of queries: `count` queries from number `first` on, at the indices `lead` of the other axes."""
+
+    lead: Sequence[Expr]
+    first: Expr
+    count: Expr
+
+
 class AttentionBlock:
-    """Emits the work on one block of queries; all memory is scratch of the task."""
+    """Emits the work on one block of queries; all memory is scratch of the task.
+
+    `data`: buffers of queries, keys, values. `score`, `result`: epilogues of both matmuls. `memory`: scratch
+    buffers by name, each with the first element of the task's part.
+    """
 
     def __init__(
         self, attention: Attention, form: Blocks, data: Sequence[Any], score: Epilogue, result: Epilogue,
-        memory: dict[str, tuple[Any, Expr]], lead: Sequence[Expr], first: Expr, count: Expr,
+        memory: dict[str, tuple[Any, Expr]], block: QueryBlock,
     ) -> None:  # fmt: skip
-        """`data`: queries, keys, values. `memory`: buffers, each with the place of the task's part."""
         self.attention, self.form, self.tile = attention, form, form.tile
         self.data, self.score, self.result, self.memory = data, score, result, memory
-        self.lead, self.first, self.count = lead, first, count
+        self.lead, self.first, self.count = block.lead, block.first, block.count
         self.width, self.columns = attention.widths
         self.query, self.key = (axis.var for axis in attention.product.axes[-2:])
         self.depth = attention.product.reduced[0].var
         axes = attention.product.axes[:-2]
-        self.here = {axis.var: index for axis, index in zip(axes, lead, strict=True)}
-        pairs = zip(attention.places[:-1], lead, strict=True)
+        self.here = {axis.var: index for axis, index in zip(axes, block.lead, strict=True)}
+        pairs = zip(attention.places[:-1], block.lead, strict=True)
         self.there = {axis.var: index for axis, index in pairs if axis is not None}
-        self.panels = bind(divide(count + int64(self.tile.columns - 1), self.tile.columns))
+        self.panels = bind(divide(self.count + int64(self.tile.columns - 1), self.tile.columns))
         self.value_step = attention.values.strides[attention.weighted.reduced[0].var]
         self.column_step = attention.values.strides[attention.column.var]
         lanes, two = self.tile.lanes, self.tile.vectors
@@ -134,10 +146,10 @@ class AttentionBlock:
             rows = [bind(tirx.min(row, int64(keys_all) - int64(1))) for row in rows]
             bases = [bind(start + row * step) for row in rows]
             first_column = bind(panel * int64(tile.columns))
-            sums = tile_sums(
-                self.width, self.data[1], bases, attention.keys.strides[self.depth], memory,
-                bind(base + first_column * int64(self.width)), tile.columns, self.vectors,
-            )  # fmt: skip
+            first_query = bind(base + first_column * int64(self.width))
+            key_rows = RowOperand(self.data[1], bases, attention.keys.strides[self.depth])
+            packed_queries = PanelOperand(memory, first_query, tile.columns)
+            sums = tile_sums(self.width, key_rows, packed_queries, self.vectors)
             for number, (offset, lanes) in enumerate(self.vectors):
                 top = registers([lanes], "float32")
                 with vector(lanes) as lane:
@@ -215,7 +227,8 @@ class AttentionBlock:
             with serial(divide(self.count + int64(rows - 1), rows)) as block:
                 numbers = [bind(block * int64(rows) + int64(row)) for row in range(rows)]
                 bases = [bind(base + row) for row in numbers]
-                sums = tile_sums(keys, memory, bases, self.form.queries, source, bind(begin), step, vectors)
+                score_rows = RowOperand(memory, bases, self.form.queries)
+                sums = tile_sums(keys, score_rows, PanelOperand(source, bind(begin), step), vectors)
                 for row, row_sums in zip(numbers, sums, strict=True):
                     factor = bind(self.read("factor", row))
                     for (offset, width), accumulator in zip(vectors, row_sums, strict=True):

@@ -26,6 +26,7 @@ from tvm.ir import TensorLoad
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm_tile import Tile, choose_tile
 from kiln.kernels.cpu.packed_operand import Panels, one_panel
+from kiln.kernels.cpu.panel_sums import PanelOperand, RowOperand, tile_sums
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
     NO_TABLES,
@@ -220,7 +221,8 @@ class _PanelLoops:
             bases = [bind(left_start + row * row_step) for row in numbers]
             vectors = panels.vectors(columns)
             depth_step = product.left.strides[product.depth.var]
-            sums = tile_sums(panels.depth, self.left, bases, depth_step, source, start, step, vectors)
+            left, right = RowOperand(self.left, bases, depth_step), PanelOperand(source, start, step)
+            sums = tile_sums(panels.depth, left, right, vectors)
             for row, row_sums in zip(numbers, sums, strict=True):
                 result.store(row, vectors, row_sums, panels.tile)
 
@@ -264,32 +266,6 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
 def flat(buffer: Any, ranges: SymbolRanges, tables: Mapping[Any, Table] = NO_TABLES) -> Argument:
     """The kernel argument for `buffer`, as one-dimensional memory."""
     return Argument(buffer.name, [ranges.product(list(buffer.shape))], str(buffer.dtype), tables.get(buffer))
-
-
-def tile_sums(
-    depth: Extent,
-    left: Any,
-    bases: Sequence[Expr],
-    left_step: Extent,
-    right: Any,
-    start: Expr,
-    right_step: Extent,
-    vectors: Sequence[tuple[int, int]],
-) -> list[list[Any]]:
-    """Emit the loop over k of one tile; return the sums by row and vector, each a buffer of one vector."""
-    sums = [[registers([width], "float32") for _, width in vectors] for _ in bases]
-    for row in sums:
-        for accumulator, (_, width) in zip(row, vectors, strict=True):
-            with vector(width) as lane:
-                store(accumulator, [lane], tirx.const(0, "float32"))
-    with serial(depth) as k:
-        for base, row in zip(bases, sums, strict=True):
-            factor = load(left, [base + k * int64(left_step)])
-            for accumulator, (offset, width) in zip(row, vectors, strict=True):
-                with vector(width) as lane:
-                    value = load(right, [start + k * int64(right_step) + int64(offset) + lane])
-                    store(accumulator, [lane], load(accumulator, [lane]) + factor * value)
-    return sums
 
 
 @dataclass(frozen=True)

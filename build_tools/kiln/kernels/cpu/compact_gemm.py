@@ -30,6 +30,7 @@ from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
 from kiln.kernels.cpu.gemm import product
 from kiln.kernels.cpu.gemm_tile import Tile, choose_tile
+from kiln.kernels.cpu.output_tile import OutputTile, TileOperands
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
     Argument,
@@ -174,10 +175,10 @@ class _CompactKernel:
             def visit(row: Expr, count: int) -> None:
                 rows = [bind(row + int64(i)) for i in range(count)]
                 bases = [bind(conv.base(row, group)) for row in rows]
-                product(
-                    self._one_panel(), rows, column, columns, self.x, bases, scratch, int64(0), conv.loops(),
-                    "float32", self._finish, inside=base,
-                )  # fmt: skip
+                out = OutputTile(rows, column, columns, self._finish)
+                # The only panel in scratch memory that this task reads begins at `base`.
+                operands = TileOperands(self.x, bases, scratch, int64(0), base)
+                product(self._one_panel(), out, operands, conv.loops(), "float32")
 
             task_blocks(conv.rows, tile.rows, True, first, last, visit)
 
@@ -240,7 +241,7 @@ class _CompactKernel:
                     panel = bind(divide(column, tile.columns))
                     reader = Reader(self.panels, panel, int64(0), columns)
                     sums = compact_row.RowTile(reader, x, task, self.machine.dot == "vnni").emit()
-                    store_tile(reader, [int64(0)], [sums], column, columns, self._finish)
+                    store_tile(reader.lanes, OutputTile([int64(0)], column, columns, self._finish), [sums])
 
                 first = bind(task * int64(share))
                 last = bind(tirx.min(first + int64(share), int64(tiles)))
@@ -254,8 +255,8 @@ class _CompactKernel:
         panel = bind(divide(column, tile.columns) + group * int64(self.form.panels))
         inside = bind(modulo(column, tile.columns)) if tile.parts > 1 else int64(0)
         reader = Reader(self.panels, panel, inside, columns)
-        first = column + group * int64(conv.columns)
-        emit_tile(reader, conv, rows, self.x, bases, first, columns, self._finish)
+        out = OutputTile(rows, column + group * int64(conv.columns), columns, self._finish)
+        emit_tile(reader, conv, out, self.x, bases)
 
 
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:

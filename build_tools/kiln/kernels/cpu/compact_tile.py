@@ -10,9 +10,9 @@ from tvm import tirx
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.compact_weights import StoredPanels, Values
 from kiln.kernels.cpu.convolution import Convolution
-from kiln.kernels.cpu.gemm import Finish
 from kiln.kernels.cpu.gemm_prefetch import prefetch
-from kiln.tir.builder import Expr, bind, chunks, int64, load, registers, serial, store, vector
+from kiln.kernels.cpu.output_tile import OutputTile
+from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store, vector
 from kiln.tir.vector_expr import ramp
 
 # Up to so many rows, the sum of x over a block is kept too: zero points are subtracted once for each block.
@@ -240,29 +240,18 @@ class _Emitter:
                     store(row_total, [int64(v), lane], self._scaled(row, v, lane, scale_index))
 
 
-def emit_tile(
-    reader: Reader, conv: Convolution, rows: Sequence[Expr], x: Any, bases: Sequence[Expr],
-    first_column: Expr, columns: int, finish: Finish,
-) -> None:  # fmt: skip
-    """Emit `rows` by `columns` results from `first_column`; `bases`: offsets in x of each row's start."""
+def emit_tile(reader: Reader, conv: Convolution, out: OutputTile, x: Any, bases: Sequence[Expr]) -> None:
+    """Emit the computation and the store of one tile; `bases`: offset in `x` of each row's first element."""
     emitter = _Emitter(reader, conv, x, bases)
     emitter.emit()
-    store_tile(reader, rows, emitter.total.rows, first_column, columns, finish)
+    store_tile(reader.lanes, out, emitter.total.rows)
 
 
-def store_tile(
-    reader: Reader,
-    rows: Sequence[Expr],
-    sums: Sequence[Any],
-    first_column: Expr,
-    columns: int,
-    finish: Finish,
-) -> None:
-    """Emit the storing of a tile: `sums` has a buffer of [vectors, lanes] for each of `rows`."""
-    lanes = reader.lanes
-    for row, accumulator in zip(rows, sums, strict=True):
-        for v in range(reader.count):
-            for offset, width in chunks(min(lanes, columns - v * lanes), lanes):
-                with vector(width) as lane:
-                    value = load(accumulator, [int64(v), int64(offset) + lane])
-                    finish(row, first_column + int64(v * lanes + offset) + lane, value)
+def store_tile(lanes: int, out: OutputTile, sums: Sequence[Any]) -> None:
+    """Emit the stores of a tile; `sums`: for each row a buffer of [vectors, `lanes`]."""
+
+    def sums_of(accumulator: Any) -> Callable[[int, int, Expr], Expr]:
+        return lambda v, offset, lane: load(accumulator, [int64(v), int64(offset) + lane])
+
+    for row, accumulator in zip(out.rows, sums, strict=True):
+        out.store(row, lanes, sums_of(accumulator))

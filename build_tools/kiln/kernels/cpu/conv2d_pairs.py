@@ -28,7 +28,7 @@ from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm_int8 import IntegerProduct, merged
 from kiln.kernels.cpu.gemm_tile import Loop
 from kiln.kernels.cpu.int8_packing import GROUP
-from kiln.kernels.cpu.pair_kernel import multiplies_pairs, pair_kernel, pair_tile, product_of
+from kiln.kernels.cpu.pair_kernel import PairBody, multiplies_pairs, pair_kernel, pair_tile, product_of
 from kiln.kernels.cpu.runtime_product import multiply_pairs
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
@@ -192,7 +192,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
 
         PairLoops(conv, product, rows, part_rows, part_count, tasks, x, weights, finish).emit(begin, end)
 
-    return pair_kernel("conv2d", conv, product, tasks, fused, anchor, last, emit)
+    return pair_kernel("conv2d", PairBody(conv, product, tasks, emit), fused, anchor, last)
 
 
 def _sums(

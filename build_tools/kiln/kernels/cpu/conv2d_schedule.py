@@ -9,7 +9,7 @@ import tvm
 from kiln.kernels.cpu.amx_tile import Spacing, TileRegisters
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.gemm_dot import DotProduct
-from kiln.kernels.cpu.gemm_int8 import IntegerProduct, integer_product
+from kiln.kernels.cpu.gemm_int8 import IntegerProduct, MatmulSize, integer_product
 from kiln.kernels.cpu.gemm_tile import Tile, choose_tile, pairs_pay, widening_tile, widens
 from kiln.tir.builder import Machine
 from kiln.tir.fused import Fused, Nest
@@ -116,12 +116,13 @@ def _integer(
     greatest = fused.ranges.greatest
     dtypes = [str(x.dtype), str(weights.dtype)]
     narrow, rows = weights in fused.narrow, greatest(conv.rows)
-    loops, line = conv.loops(), greatest(conv.out_w)
+    line = greatest(conv.out_w)
     spacing = None
     regular = conv.is_dense or conv.is_line
     if regular or isinstance(conv.out_w, int):
         spacing = Spacing(conv.stride_w * conv.pitch, None if regular else line)
-    return integer_product(machine, dtypes, narrow, loops, rows, conv.columns, line, spacing)
+    size = MatmulSize(rows, conv.columns, conv.loops(), line)
+    return integer_product(machine, dtypes, narrow, size, spacing)
 
 
 def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine) -> Schedule:

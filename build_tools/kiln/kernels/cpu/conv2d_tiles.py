@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from kiln.kernels.cpu.conv2d_schedule import Schedule
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.gemm import product
 from kiln.kernels.cpu.gemm_prefetch import PanelPrefetch, prefetch_later, prefetch_panels
+from kiln.kernels.cpu.output_tile import Finish, OutputTile, TileOperands
 from kiln.tir.builder import Expr, bind, divide, int64, modulo, serial
 from kiln.tir.symbols import ceil_div
 from kiln.tir.tiled_loops import blocks, task_blocks, tasks_of
@@ -21,15 +22,14 @@ from kiln.tir.tiled_loops import blocks, task_blocks, tasks_of
 class TileLoops:
     """Emits a convolution: `x` (NHWC, flat) and packed `weights` (flat) are buffers of the kernel.
 
-    `finish(row, column, value)` stores the sum of a row and a column of the matmul. `upcoming`: the range of
-    bytes after the weights that later kernels read, or None; tiles prefetch it.
+    `upcoming`: the range of bytes after the weights that later kernels read, or None; tiles prefetch it.
     """
 
     conv: Convolution
     schedule: Schedule
     x: Any
     weights: Any
-    finish: Callable[[Expr, Expr, Expr], None]
+    finish: Finish
     upcoming: tuple[int, int] | None
 
     def emit(self, begin: Expr, end: Expr) -> None:
@@ -86,16 +86,14 @@ class TileLoops:
         bases = conv.bases(rows, group, tile.rows)
         panel = bind(divide(first_column, tile.columns) + group * int64(self.schedule.panels))
         inside = bind(modulo(first_column, tile.columns)) if tile.parts > 1 else None
-        first = first_column + group * int64(conv.columns)
+        out = OutputTile(rows, first_column + group * int64(conv.columns), columns, self.finish)
+        operands = TileOperands(self.x, bases, self.weights, panel, inside)
         if integer:
-            integer.product(rows, first, columns, self.x, bases, self.weights, panel, self.finish, inside)
+            integer.product(out, operands)
             return
         prefetch = self._prefetch(panel, index, first_column, inside)
-        product(
-            tile, rows, first, columns, self.x, bases, self.weights, panel, conv.loops(),
-            self.schedule.accumulator, self.finish, prefetch, self.schedule.paired and columns < tile.columns,
-            inside,
-        )  # fmt: skip
+        paired = self.schedule.paired and columns < tile.columns
+        product(tile, out, operands, conv.loops(), self.schedule.accumulator, prefetch, paired)
 
     def _prefetch(
         self, panel: Expr, index: Expr, first_column: Expr, inside: Expr | None

@@ -28,8 +28,8 @@ from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm_int8 import IntegerProduct
 from kiln.kernels.cpu.gemm_tile import Tile
 from kiln.kernels.cpu.int8_packing import GROUP
-from kiln.kernels.cpu.pair_kernel import multiplies_pairs, pair_kernel, product_of, widened_tile
-from kiln.kernels.cpu.pair_sums import pair_sums, pairs_of_group
+from kiln.kernels.cpu.pair_kernel import PairBody, multiplies_pairs, pair_kernel, product_of, widened_tile
+from kiln.kernels.cpu.pair_sums import WidenedColumns, pair_sums, pairs_of_group
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
     Expr,
@@ -98,7 +98,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
         matmul = _Matmul(conv, divided, product, epilogue, last.buffer.shape, x, weights)
         shared_items(divided.parts, divided.tasks, begin, end, matmul.block)
 
-    return pair_kernel("conv2d", conv, product, divided.tasks, fused, anchor, last, emit)
+    return pair_kernel("conv2d", PairBody(conv, product, divided.tasks, emit), fused, anchor, last)
 
 
 class _Matmul:
@@ -170,11 +170,10 @@ class _Matmul:
         """
         tile, lanes, size = self.divided.tile, self.divided.tile.lanes, self.rows.size
         starts = [bind(data + (done + int64(row)) * int64(size)) for row in range(tile.rows)]
-        vectors = ceil_div(columns, lanes)
+        widened = WidenedColumns(self.weights, weights, tile.vectors, lanes)
         totals = pair_sums(
-            self.product.method, self.data, starts, self.weights, weights, size // 2, vectors, tile.vectors,
-            lanes,
-        )  # fmt: skip
+            self.product.method, self.data, starts, widened, size // 2, ceil_div(columns, lanes)
+        )
         for row, sums in enumerate(totals):
             inside = [] if count is None else [done + int64(row) < count]
             number = first + done + int64(row)

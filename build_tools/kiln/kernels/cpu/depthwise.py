@@ -4,7 +4,7 @@ Computation  y[n,h,w,c] = f(sum x[n, h s + i d, w s + j d, c] * k[i,j,0,c]), f =
 Packing      none: [KH,KW,1,C] is already read in order.
 Schedule     The output is cut into tiles of pixels, of one row (strips) or a few; for each vector of channels
              the tile's sums stay in registers, and an input value that several pixels share is loaded once.
-             Channels are the inner loop, over a chunk of channels for which the lines of x that an output
+             ChannelRange are the inner loop, over a chunk of channels for which the lines of x that an output
              row reads stay in the L1 cache until the next row reads them. Tasks are the rows of tiles of
              each chunk. depthwise_tile.py emits the tiles.
 Applies      NHWC/HWIO, groups = channels, no padding left in the op; any kernel, stride and dilation.
@@ -22,7 +22,7 @@ from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.depthwise_chunks import chunk_vectors, exceeds_l2, is_distant
-from kiln.kernels.cpu.depthwise_tile import Place, emit, method_of
+from kiln.kernels.cpu.depthwise_tile import ChannelRange, Place, emit, method_of
 from kiln.kernels.cpu.epilogue import Epilogue, flat_argument, may_overwrite, parameters
 from kiln.kernels.cpu.gemm_tile import widens
 from kiln.opinfo.attach import OpInfo
@@ -252,8 +252,8 @@ class StripLoops:
             n, h = int64(0), line * int64(self.division.rows)
 
         def tile(place: Place, channel: Expr, width: int) -> None:
-            method = self.division.method
-            emit(conv, self.buffers, place, channel, width, self.accumulator, self.element, method)
+            channels, method = ChannelRange(channel, width), self.division.method
+            emit(conv, self.buffers, place, channels, self.accumulator, self.element, method)
 
         def pixels(column: Expr, count: int) -> None:
             place = Place(n, h, height, column, count, self.division.shared)

@@ -30,15 +30,24 @@ class Place:
     shared: bool
 
 
+@dataclass(frozen=True)
+class ChannelRange:
+    """Adjacent channels of a tile: `count` of them from `first` on."""
+
+    first: Expr
+    count: int
+
+
 def emit(
-    conv: Convolution, buffers: list[Any], place: Place, channel: Expr, width: int,
+    conv: Convolution, buffers: list[Any], place: Place, channels: ChannelRange,
     accumulator: str, element: Epilogue, method: str,
 ) -> None:  # fmt: skip
-    """Emit the computation and store of the pixels of `place`, for `width` channels from `channel`.
+    """Emit the computation and store of the pixels of `place`, for `channels`.
 
-    `method`: of `method_of`.
+    `buffers`: of the kernel: x and the weights first. `accumulator`: dtype of the sums. `method`: of
+    `method_of`.
     """
-    tile = _Tile(conv, buffers, place, channel, width, accumulator, method)
+    tile = _Tile(conv, buffers, place, channels, accumulator, method)
     (tile.strip if place.rows == 1 else tile.several)()
     for row in range(place.rows):
         tile.finish(row, element)
@@ -60,14 +69,14 @@ class _Tile:
     """Emits the sums of one register tile."""
 
     def __init__(
-        self, conv: Convolution, buffers: list[Any], place: Place, channel: Expr, width: int,
-        accumulator: str, method: str,
+        self, conv: Convolution, buffers: list[Any], place: Place, channels: ChannelRange, accumulator: str,
+        method: str,
     ) -> None:  # fmt: skip
-        self.conv, self.place, self.channel, self.width = conv, place, channel, width
-        self.method = method if ("pairs", width) in PAIRS else ""
+        self.conv, self.place, self.channel, self.width = conv, place, channels.first, channels.count
+        self.method = method if ("pairs", self.width) in PAIRS else ""
         self.x, self.weights, self.accumulator = buffers[0], buffers[1], accumulator
         # One buffer per row: TVM puts buffers of more than 1 KiB on the heap.
-        self.sums = [registers([place.columns, width], accumulator) for _ in range(place.rows)]
+        self.sums = [registers([place.columns, self.width], accumulator) for _ in range(place.rows)]
         top = place.n * int64(conv.height) + place.h * int64(conv.stride_h) + int64(conv.top)
         self.top = bind(top * int64(conv.width))
         self.left = bind(place.column * int64(conv.stride_w) + int64(conv.left))

@@ -19,26 +19,25 @@ from kiln.kernels.cpu.dot_operands import (
 )
 from kiln.kernels.cpu.dot_packing import QUAD, DotPacking, Slot, slots_of
 from kiln.kernels.cpu.gemm_tile import Loop
+from kiln.kernels.cpu.output_tile import TileOperands
 from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store
 from kiln.tir.vector_expr import i32
 
 
 class _DotTile:
-    """Emits the sums of one tile: `count` rows of x at `bases` by `columns` columns of the panels."""
+    """Emits the sums of one tile: the rows of `operands` by `columns` columns, which may span panels."""
 
-    def __init__(
-        self, packing: DotPacking, count: int, columns: int, x: Any, bases: Sequence[Expr], weights: Any,
-        panel: Expr, inside: Expr | None,
-    ) -> None:  # fmt: skip
-        self.packing, self.count, self.columns = packing, count, columns
-        self.x, self.bases, self.weights, self.inside = x, bases, weights, inside
+    def __init__(self, packing: DotPacking, columns: int, operands: TileOperands) -> None:
+        self.packing, self.count, self.columns = packing, len(operands.bases), columns
+        self.x, self.bases = operands.x, operands.bases
+        self.weights, self.inside = operands.weights, operands.inside
         held = min(packing.tile.columns, packing.tile.vectors)
         self.places = [divmod(column, held) for column in range(columns)]  # panel, column within the tile
         self.starts = [
-            bind((panel + int64(number)) * int64(packing.panel_bytes))
+            bind((operands.panel + int64(number)) * int64(packing.panel_bytes))
             for number in range(self.places[-1][0] + 1)
         ]
-        self.sums = [registers([columns], "int32") for _ in range(count)]
+        self.sums = [registers([columns], "int32") for _ in range(self.count)]
 
     def clear(self, sums: Sequence[Any]) -> None:
         for column_sums in sums:

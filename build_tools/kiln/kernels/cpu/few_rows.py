@@ -107,6 +107,15 @@ def pays(_op: OpInfo, fused: Fused, anchor: Nest, machine: Machine) -> bool:
     return few and lanes > 1 and bool(axis_extent(product.depth) >= _LEAST_VECTORS * lanes)
 
 
+@dataclass(frozen=True)
+class _FewRows:
+    """The few rows: each has its values of k side by side; row r begins at buffer[start + r * row_step]."""
+
+    buffer: Any
+    start: Expr
+    row_step: Extent
+
+
 class _LineTiles:
     """Emits the tiles of one kernel, and the copy of its few rows."""
 
@@ -128,17 +137,16 @@ class _LineTiles:
             store(target, [at + row * int64(self.depth) + k], value)
 
     def emit(
-        self, few: Any, few_start: Expr, row_step: Extent, long: Any, start: Expr, batch: dict[Any, Expr],
-        first: Expr, lines: int,
-    ) -> None:  # fmt: skip
+        self, few: _FewRows, long: Any, start: Expr, batch: dict[Any, Expr], first: Expr, lines: int
+    ) -> None:
         """Emit the results of `lines` lines from number `first`, the first of which begins at long[start]."""
         line_step = self.roles.long.strides[self.roles.long_axis.var]
         starts = [bind(start + int64(n) * int64(line_step)) for n in range(lines)]
 
         def rows_from(row: Expr, count: int) -> None:
             rows = [bind(row + int64(n)) for n in range(count)]
-            bases = [bind(few_start + number * int64(row_step)) for number in rows]
-            held = self._sums(few, bases, long, starts, lines * int64(line_step))
+            bases = [bind(few.start + number * int64(few.row_step)) for number in rows]
+            held = self._sums(few.buffer, bases, long, starts, lines * int64(line_step))
             self._store(held, rows, first, lines, batch)
 
         blocks(self.rows, _ROWS, rows_from)
@@ -232,17 +240,16 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
             *indices, part = unravel(task, [*sizes, parts])
             pairs = reversed(list(zip(product.batch, indices, strict=True)))
             batch = {axis.var: bind(index) for axis, index in pairs}
-            few_start, row_step = bind(few.offset(batch)), few.strides[roles.few_axis.var]
-            source = few_memory
+            few_rows = _FewRows(few_memory, bind(few.offset(batch)), few.strides[roles.few_axis.var])
             if packs:
                 at = bind(task * int64(size) if tasks is not None else int64(0))
-                tiles.pack(few_memory, few_start, scratch, at)
-                source, few_start, row_step = scratch, at, depth
+                tiles.pack(few_memory, few_rows.start, scratch, at)
+                few_rows = _FewRows(scratch, at, depth)
             long_start = bind(long.offset(batch))
 
             def tile(first: Expr, number: int) -> None:
                 start = long_start + first * int64(long.strides[roles.long_axis.var])
-                tiles.emit(source, few_start, row_step, long_memory, start, batch, bind(first), number)
+                tiles.emit(few_rows, long_memory, start, batch, bind(first), number)
 
             first, after = share_of(part, count, parts) if parts > 1 else (int64(0), int64(count))
             with serial(after - first) as index:

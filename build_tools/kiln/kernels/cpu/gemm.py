@@ -22,10 +22,10 @@ from tvm import tirx
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.gemm_prefetch import LINE, PanelPrefetch, prefetch
 from kiln.kernels.cpu.gemm_tile import Loop, Tile
+from kiln.kernels.cpu.output_tile import OutputTile, TileOperands
 from kiln.tir.builder import (
     Expr,
     bind,
-    chunks,
     divide,
     int64,
     load,
@@ -35,9 +35,6 @@ from kiln.tir.builder import (
     vector,
 )
 from kiln.tir.vector_expr import ramp
-
-# finish(row, column, sum) stores one element of the output.
-Finish = Callable[[Expr, Expr, Expr], None]
 
 
 def opaque_half(value: Expr) -> Expr:
@@ -71,16 +68,13 @@ class _TileSums:
     """The sums of one tile in registers, and the code that adds to them.
 
     `sums`: by row, a buffer of [vectors, lanes]. `widths`: lanes of each vector that are computed.
-    `bases`: offset in `x` of each row's first element. `first_weight`: offset in `weights` of the tile's
-    first weight. `depth`: steps of the reduction.
+    `first_weight`: offset in the weights of the tile's first weight. `depth`: steps of the reduction.
     """
 
     tile: Tile
     sums: Sequence[Any]
     widths: Sequence[int]
-    x: Any
-    bases: Sequence[Expr]
-    weights: Any
+    operands: TileOperands
     first_weight: Expr
     depth: int
     accumulator: str
@@ -96,93 +90,91 @@ class _TileSums:
         """Emit one step of k."""
         lanes, vectors_of_panel = self.tile.lanes, self.tile.vectors
         offset = self.first_weight + step * int64(self.tile.columns)
-        for held, base in zip(self.sums, self.bases, strict=True):
-            left = load(self.x, [base + x_offset])
+        for held, base in zip(self.sums, self.operands.bases, strict=True):
+            left = load(self.operands.x, [base + x_offset])
             left = tirx.Cast(self.accumulator, opaque_half(left) if self.tile.halves else left)
             for v, width in enumerate(self.widths):
                 with vector(width) as lane:
                     panel, inside = divmod(v, vectors_of_panel)
                     column = panel * self.depth * self.tile.columns + inside * lanes
-                    right = tirx.Cast(self.accumulator, load(self.weights, [offset + int64(column) + lane]))
+                    right = load(self.operands.weights, [offset + int64(column) + lane])
+                    right = tirx.Cast(self.accumulator, right)
                     products = load(held, [int64(v), lane]) + left * right
                     store(held, [int64(v), lane], products)
 
     def pair_step(self, x_offset: Expr, step: Expr) -> None:
         """Emit two steps of k; the last vector of columns computes both at once."""
         lanes, last = self.tile.lanes, len(self.widths) - 1
+        x, bases, weights = self.operands.x, self.operands.bases, self.operands.weights
         unpaired, lane = last * lanes, ramp(int64(0), lanes)
         at = self.first_weight + step * int64(2 * unpaired + lanes)
         pair_weights = at + int64(2 * unpaired)
         for k in range(2):
-            for held, base in zip(self.sums, self.bases, strict=True) if last else ():
-                left = load(self.x, [base + x_offset + int64(k)])
+            for held, base in zip(self.sums, bases, strict=True) if last else ():
+                left = load(x, [base + x_offset + int64(k)])
                 for v in range(last):
                     with vector(lanes) as each:
-                        right = load(self.weights, [at + int64(k * unpaired + v * lanes) + each])
+                        right = load(weights, [at + int64(k * unpaired + v * lanes) + each])
                         target = [int64(v), each]
                         store(held, target, load(held, target) + left * right)
         # After the other vectors: with all weights loaded at once, 14 rows spill.
-        for held, base in zip(self.sums, self.bases, strict=True):
-            two = load(self.x, [ramp(base + x_offset, 2)])
+        for held, base in zip(self.sums, bases, strict=True):
+            two = load(x, [ramp(base + x_offset, 2)])
             broadcast_pair = tirx.Shuffle(
                 [two] * (lanes // 2), [tirx.IntImm("int32", k) for k in range(lanes)]
             )
             target = [int64(last), lane]
-            right = load(self.weights, [ramp(pair_weights, lanes)])
+            right = load(weights, [ramp(pair_weights, lanes)])
             store(held, target, load(held, target) + broadcast_pair * right)
 
-    def finish(
-        self, rows: Sequence[Expr], first_column: Expr, columns: int, finish: Finish, paired: bool
-    ) -> None:
-        """Emit a call of `finish` for every element of the tile."""
+    def finish(self, out: OutputTile, paired: bool) -> None:
+        """Emit the epilogue and the store of every sum."""
         lanes, last = self.tile.lanes, len(self.widths) - 1
         ends = _add_pairs(self.sums, last, lanes) if paired else []
-        for number, row in enumerate(rows):
-            for v in range(len(self.widths)):
+
+        def sums_of(number: int) -> Callable[[int, int, Expr], Expr]:
+            def sums(v: int, offset: int, lane: Expr) -> Expr:
                 held, begin = ends[number] if paired and v == last else (self.sums[number], 0)
-                for offset, width in chunks(min(lanes, columns - v * lanes), lanes):
-                    with vector(width) as lane:
-                        value = load(held, [int64(v), int64(begin + offset) + lane])
-                        finish(row, first_column + int64(v * lanes + offset) + lane, value)
+                return load(held, [int64(v), int64(begin + offset) + lane])
+
+            return sums
+
+        for number, row in enumerate(out.rows):
+            out.store(row, lanes, sums_of(number))
 
 
 def product(
     tile: Tile,
-    rows: Sequence[Expr],
-    first_column: Expr,
-    columns: int,
-    x: Any,
-    bases: Sequence[Expr],
-    weights: Any,
-    panel: Expr,
+    out: OutputTile,
+    operands: TileOperands,
     loops: Sequence[Loop],
     accumulator: str,
-    finish: Finish,
     fetch: PanelPrefetch | None = None,
     paired: bool = False,
-    inside: Expr | None = None,
 ) -> None:
-    """Emit one tile: `rows` of the output by `columns` columns from `first_column`, where `panel` begins.
+    """Emit the computation and the store of one tile, which has at most the size of `tile`.
 
-    `bases`: offset in `x` of each row's first element. `loops`: the reduction, outermost first.
-    `accumulator`: dtype of the sums. `finish`: stores one result. `fetch`: prefetches issued meanwhile.
-    `paired`: the panel is packed by pairs (see `pack`). `inside`: where the tile begins in it; None: 0.
+    `loops`: the reduction, outermost first. `accumulator`: dtype of the sums. `fetch`: prefetches issued
+    meanwhile. `paired`: the panel is packed by pairs (see `pack`).
     """
-    lanes = tile.lanes
+    lanes, columns, rows = tile.lanes, out.columns, out.rows
     vectors, depth = ceil_div(columns, lanes), math.prod(loop.extent for loop in loops)
     # One buffer per row: TVM puts buffers of more than 1 KiB, such as the whole tile on AVX-512, on the heap.
     sums = [registers([vectors, lanes], accumulator) for _ in rows]
-    first_weight = panel * int64(depth * tile.columns)
+    first_weight = operands.panel * int64(depth * tile.columns)
     widths = [lanes if paired else tile.lanes_of(columns - v * lanes) for v in range(vectors)]
-    held = _TileSums(tile, sums, widths, x, bases, weights, first_weight, depth, accumulator)
+    held = _TileSums(tile, sums, widths, operands, first_weight, depth, accumulator)
     held.clear()
-    held = replace(held, first_weight=bind(first_weight if inside is None else first_weight + inside))
+    if operands.inside is not None:
+        first_weight = first_weight + operands.inside
+    held = replace(held, first_weight=bind(first_weight))
     if paired:
         *outer, inner = loops
         loops = [*outer, Loop(inner.extent // 2, 2 * inner.x_stride)]
         fetch = None if fetch is None else fetch.by_pairs()
-    _reduce(loops, int64(0), int64(0), held.pair_step if paired else held.step, weights, fetch)
-    held.finish(rows, first_column, columns, finish, paired)
+    add = held.pair_step if paired else held.step
+    _reduce(loops, int64(0), int64(0), add, operands.weights, fetch)
+    held.finish(out, paired)
 
 
 def _reduce(

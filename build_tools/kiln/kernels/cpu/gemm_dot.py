@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -37,9 +36,9 @@ from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.dot_packing import BLOCK, DotPacking, blocks_of
 from kiln.kernels.cpu.dot_short import ShortRow
 from kiln.kernels.cpu.dot_tile import VectorTile, WordTile
-from kiln.kernels.cpu.gemm import Finish
 from kiln.kernels.cpu.gemm_tile import Loop, Tile
-from kiln.tir.builder import Expr, Machine, int64
+from kiln.kernels.cpu.output_tile import OutputTile, TileOperands
+from kiln.tir.builder import Machine, int64
 
 METHODS = {"dsp": "smlad", "mve": "vmladava", "none": "mla"}  # by the target's instructions
 # The longest reduction of which all values of x stay in registers.
@@ -51,18 +50,17 @@ _GREATEST_OFFSET = 255  # of a lane of a gathered vector
 class DotProduct(DotPacking):
     """An int8 matmul by one of METHODS."""
 
-    def product(
-        self, rows: Sequence[Expr], first_column: Expr, columns: int, x: Any, bases: Sequence[Expr],
-        weights: Any, panel: Expr, finish: Finish, inside: Expr | None = None,
-    ) -> None:  # fmt: skip
-        """Emit one tile of sums; parameters as in gemm.product."""
+    def product(self, out: OutputTile, operands: TileOperands) -> None:
+        """Emit the computation and the store of one tile."""
         if self.offsets:
-            short = ShortRow(self, x, bases[0], weights, panel)
-            short.emit(columns, lambda column, value: finish(rows[0], first_column + column, value))
+            short = ShortRow(self, operands.x, operands.bases[0], operands.weights, operands.panel)
+            short.emit(
+                out.columns, lambda column, value: out.finish(out.rows[0], out.first_column + column, value)
+            )
             return
         emitter = VectorTile if self.method == "vmladava" else WordTile
-        emitter(self, len(rows), columns, x, bases, weights, panel, inside).emit()(
-            lambda row, column, value: finish(rows[row], first_column + int64(column), value)
+        emitter(self, out.columns, operands).emit()(
+            lambda row, column, value: out.finish(out.rows[row], out.first_column + int64(column), value)
         )
 
 

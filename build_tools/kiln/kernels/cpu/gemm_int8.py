@@ -28,33 +28,31 @@ Accuracy     Exact: no step saturates or rounds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
 
 from kiln.config.sizes import ceil_div
-from kiln.kernels.cpu.amx_tile import Spacing, TileRegisters, TileSums, tile_registers
-from kiln.kernels.cpu.gemm import Finish
+from kiln.kernels.cpu.amx_tile import GroupedColumns, Spacing, TileRegisters, TileSums, tile_registers
 from kiln.kernels.cpu.gemm_dot import METHODS, DotProduct, dot_product
 from kiln.kernels.cpu.gemm_tile import Loop
 from kiln.kernels.cpu.int8_packing import GROUP, IntegerPacking
 from kiln.kernels.cpu.int8_tile import MOST_SUMS, amx_tile, choose_tile
 from kiln.kernels.cpu.matrix_tile import NAMES as MATRIX
 from kiln.kernels.cpu.matrix_tile import MatrixTile
+from kiln.kernels.cpu.output_tile import OutputTile, TileOperands
 from kiln.kernels.cpu.runtime_product import dot_of_four
 from kiln.tir.builder import (
     Array,
     Expr,
     Machine,
     bind,
-    chunks,
     int64,
     load,
     registers,
     serial,
     store,
-    vector,
 )
 from kiln.tir.vector_expr import ramp
 
@@ -104,36 +102,31 @@ class IntegerProduct(IntegerPacking):
 
     amx: TileRegisters | None = None
 
-    def product(
-        self, rows: Sequence[Expr], first_column: Expr, columns: int, x: Any, bases: Sequence[Expr],
-        weights: Any, panel: Expr, finish: Finish, inside: Expr | None = None,
-    ) -> None:  # fmt: skip
-        """Emit one tile of sums; parameters as in gemm.product."""
-        vectors = ceil_div(columns, self.tile.lanes)
+    def product(self, out: OutputTile, operands: TileOperands) -> None:
+        """Emit the computation and the store of one tile."""
+        count, vectors = len(out.rows), ceil_div(out.columns, self.tile.lanes)
         starts = [
-            bind((panel + int64(p)) * int64(self.panel_bytes))
+            bind((operands.panel + int64(p)) * int64(self.panel_bytes))
             for p in range(ceil_div(vectors, self.tile.vectors))
         ]
         # Bytes of a group that belong to columns before the tile.
-        skipped = int64(0) if inside is None else bind(inside * int64(GROUP))
+        skipped = int64(0) if operands.inside is None else bind(operands.inside * int64(GROUP))
+
+        def rows_of(part: slice) -> tuple[OutputTile, TileOperands]:
+            return replace(out, rows=out.rows[part]), replace(operands, bases=operands.bases[part])
+
         first = 0
-        if self.amx is not None and len(rows) >= self.amx.rows:
-            first = len(rows) // self.amx.rows * self.amx.rows
-            self._in_tile_registers(
-                rows[:first], first_column, columns, x, bases, weights, starts, skipped, finish
-            )
-        most = len(rows) if self.amx is None else max(1, MOST_SUMS[0] // vectors)
-        for begin in range(first, len(rows), most):
-            part = slice(begin, begin + most)
-            self._in_vectors(
-                rows[part], first_column, columns, x, bases[part], weights, starts, skipped, finish
-            )
+        if self.amx is not None and count >= self.amx.rows:
+            first = count // self.amx.rows * self.amx.rows
+            self._in_tile_registers(*rows_of(slice(first)), starts, skipped)
+        most = count if self.amx is None else max(1, MOST_SUMS[0] // vectors)
+        for begin in range(first, count, most):
+            self._in_vectors(*rows_of(slice(begin, begin + most)), starts, skipped)
 
     def _in_tile_registers(
-        self, rows: Sequence[Expr], first_column: Expr, columns: int, x: Any, bases: Sequence[Expr],
-        weights: Any, starts: Sequence[Expr], skipped: Expr, finish: Finish,
-    ) -> None:  # fmt: skip
-        """Emit sums of rows that fill tile registers; parameters as of `_in_vectors`."""
+        self, out: OutputTile, operands: TileOperands, starts: Sequence[Expr], skipped: Expr
+    ) -> None:
+        """Emit the tile by tile registers, which its rows fill; parameters as of `_in_vectors`."""
         assert self.amx is not None
         count, lanes = self.amx.rows, self.tile.lanes
         groups = [
@@ -142,33 +135,31 @@ class IntegerProduct(IntegerPacking):
                 + skipped
                 + int64(self.head_bytes + v % self.tile.vectors * GROUP * lanes)
             )
-            for v in range(ceil_div(columns, lanes))
+            for v in range(ceil_div(out.columns, lanes))
         ]
-        line = GROUP * self.tile.columns
-        sums = TileSums(self.amx, self.runs, line, x, bases[: len(rows) : count], weights, groups).emit()
-        for first_row, vectors in zip(rows[::count], sums, strict=True):
+        columns = GroupedColumns(operands.weights, groups, GROUP * self.tile.columns)
+        sums = TileSums(self.amx, self.runs, operands.x, operands.bases[::count], columns).emit()
+        for first_row, vectors in zip(out.rows[::count], sums, strict=True):
             with serial(count) as number:
-                row, first_sum = bind(first_row + number), number * int64(lanes)
-                self._finish_row(row, first_column, columns, vectors, first_sum, finish)
+                self._store_row(out, bind(first_row + number), vectors, number * int64(lanes))
 
     def _in_vectors(
-        self, rows: Sequence[Expr], first_column: Expr, columns: int, x: Any, bases: Sequence[Expr],
-        weights: Any, starts: Sequence[Expr], skipped: Expr, finish: Finish,
-    ) -> None:  # fmt: skip
-        """Emit sums in vector registers.
+        self, out: OutputTile, operands: TileOperands, starts: Sequence[Expr], skipped: Expr
+    ) -> None:
+        """Emit the tile by vector registers.
 
-        `starts`: offset in `weights` of each panel. `skipped`: bytes of a group before the tile's columns.
-        Others: as in gemm.product.
+        `starts`: offset in the weights of each panel that the tile spans. `skipped`: bytes of a group before
+        the tile's columns.
         """
-        lanes = self.tile.lanes
-        count, vectors = len(rows), ceil_div(columns, lanes)
+        lanes, x, bases, weights = self.tile.lanes, operands.x, operands.bases, operands.weights
+        count, vectors = len(out.rows), ceil_div(out.columns, lanes)
         size = GROUP * lanes
         sums = [[registers([lanes], "int32") for _ in range(vectors)] for _ in range(count)]
         panel_vectors = [divmod(v, self.tile.vectors) for v in range(vectors)]  # panel, vector within it
         if self.method in MATRIX and count > 1 and self.run > GROUP:
             groups = [start + skipped + int64(self.head_bytes) for start in starts]
             found = MatrixTile(self, x, bases, weights, groups, panel_vectors).emit()
-            self._finish(rows, first_column, columns, found, finish)
+            self._store(out, found)
             return
         flip = (
             bind(_vector_load(weights, starts[0], 8 if self.method == "mull" else size))
@@ -207,27 +198,19 @@ class IntegerProduct(IntegerPacking):
                 group(x_offset + int64(self.run - GROUP), first + int64(whole_groups))
 
         reduce(self.runs, int64(0), int64(0))
-        self._finish(rows, first_column, columns, sums, finish)
+        self._store(out, sums)
 
-    def _finish(
-        self, rows: Sequence[Expr], first_column: Expr, columns: int, sums: Sequence[Sequence[Any]],
-        finish: Finish,
-    ) -> None:  # fmt: skip
-        """Emit a call of `finish` for every sum; `sums`: by row and vector, the buffer that holds them."""
-        for row, vectors in zip(rows, sums, strict=True):
-            self._finish_row(row, first_column, columns, vectors, int64(0), finish)
+    def _store(self, out: OutputTile, sums: Sequence[Sequence[Any]]) -> None:
+        """Emit the stores of a tile; `sums`: by row and vector, the buffer that holds them."""
+        for row, vectors in zip(out.rows, sums, strict=True):
+            self._store_row(out, row, vectors, int64(0))
 
-    def _finish_row(
-        self, row: Expr, first_column: Expr, columns: int, vectors: Sequence[Any], first_sum: Expr,
-        finish: Finish,
-    ) -> None:  # fmt: skip
-        """Emit a call of `finish` for the sums of a row, from `first_sum` on in the buffer of each vector."""
-        lanes = self.tile.lanes
-        for v, held in enumerate(vectors):
-            for offset, width in chunks(min(lanes, columns - v * lanes), lanes):
-                with vector(width) as lane:
-                    value = load(held, [first_sum + int64(offset) + lane])
-                    finish(row, first_column + int64(v * lanes + offset) + lane, value)
+    def _store_row(self, out: OutputTile, row: Expr, vectors: Sequence[Any], first_sum: Expr) -> None:
+        """Emit the stores of a row, whose sums are from `first_sum` on in the buffer of each vector."""
+        out.store(
+            row, self.tile.lanes,
+            lambda v, offset, lane: load(vectors[v], [first_sum + int64(offset) + lane]),
+        )  # fmt: skip
 
     def _left(self, x: Any, offset: Expr, flip: Expr | None) -> list[Expr]:
         """Load four bytes of x into every lane, in the form that `_multiply` expects.
@@ -308,17 +291,32 @@ def merged(loops: Sequence[Loop]) -> tuple[Loop, ...]:
     return tuple(result)
 
 
-def integer_product(
-    machine: Machine, dtypes: Sequence[str], weights_narrow: bool, loops: Sequence[Loop], rows: int,
-    columns: int, line: int, spacing: Spacing | None = None,
-) -> IntegerProduct | DotProduct | None:  # fmt: skip
-    """The method and tile for `rows` x `columns` sums over `loops`, x and weights of `dtypes`.
+@dataclass(frozen=True)
+class MatmulSize:
+    """`rows` by `columns` sums over `loops`, the loops of the reduction from the outermost to the innermost.
 
-    Returns None where gemm.product has to compute them. `weights_narrow`: the result of `narrow`. `line`:
-    number of consecutive rows that are equally spaced in x. `spacing`: of these rows, for a product in tile
-    registers; None: vector registers are used.
+    `line`: number of consecutive rows that are equally spaced in x.
     """
-    runs = merged(loops)
+
+    rows: int
+    columns: int
+    loops: Sequence[Loop]
+    line: int
+
+
+def integer_product(
+    machine: Machine,
+    dtypes: Sequence[str],
+    weights_narrow: bool,
+    size: MatmulSize,
+    spacing: Spacing | None = None,
+) -> IntegerProduct | DotProduct | None:
+    """The method and the tile for the sums of `size`, x and weights of `dtypes`.
+
+    Returns None where gemm.product has to compute them. `weights_narrow`: the result of `narrow`. `spacing`:
+    of the rows, for a product in tile registers; None: vector registers are used.
+    """
+    rows, columns, runs = size.rows, size.columns, merged(size.loops)
     if machine.isa in METHODS:
         return dot_product(machine, dtypes, weights_narrow, runs, rows, columns)
     method = method_of(machine, weights_narrow, dtypes[0])
@@ -333,7 +331,7 @@ def integer_product(
     if machine.tiles and spacing is not None:
         amx = tile_registers(rows, spacing, runs[-1].extent, dtypes[0] == "int8")
     tile = (
-        choose_tile(method, machine, rows, columns, line)
+        choose_tile(method, machine, rows, columns, size.line)
         if amx is None
         else amx_tile(machine, amx, rows, columns)
     )

@@ -8,6 +8,7 @@ variants reads: two adjacent groups are zipped into the eight values of each col
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -16,6 +17,7 @@ from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.gemm_tile import Loop
 from kiln.kernels.cpu.int8_packing import GROUP, IntegerPacking
 from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store
+from kiln.tir.symbols import Extent
 from kiln.tir.vector_expr import ramp
 
 LANES = 4  # sums in a vector: two rows by two columns, or four columns
@@ -149,23 +151,34 @@ class MatrixTile:
                     add_products(self.packing.method, held, pair, columns)
 
 
-def runtime_sums(
-    method: str, rows: Any, bases: Sequence[Expr], panel: Any, base: Expr, groups: Any, group_bytes: int,
-    vectors: int,
-) -> list[list[Any]]:  # fmt: skip
-    """Emit the sums of rows by columns that were packed at run time; the result as of MatrixTile.emit.
+@dataclass(frozen=True)
+class PackedPanel:
+    """A panel of columns that was packed at run time; it begins at buffer[start].
 
-    `bases`: offset in `rows` of each row. The packed panel begins at panel[base] and has `group_bytes` bytes
-    for each of the `groups` groups of eight values of k: eight bytes for each column.
+    It has `group_bytes` bytes for each of its `groups` groups of eight values of k: eight for each column.
+    """
+
+    buffer: Any
+    start: Expr
+    groups: Extent
+    group_bytes: int
+
+
+def runtime_sums(
+    method: str, rows: Any, bases: Sequence[Expr], panel: PackedPanel, vectors: int
+) -> list[list[Any]]:
+    """Emit the sums of rows by `vectors` vectors of columns; the result is that of MatrixTile.emit.
+
+    `bases`: offset in `rows` of each row.
     """
     pairs = pairs_of(len(bases))
     sums = cleared(len(pairs), vectors)
-    with serial(groups) as number:
+    with serial(panel.groups) as number:
         at = bind(number * int64(2 * GROUP))
         left = [eight_bytes(rows, [bases[row] + at for row in pair]) for pair in pairs]
         for column in range(2 * vectors):  # pairs of columns
-            group_offset = base + number * int64(group_bytes) + int64(16 * column)
-            right = bind(load(panel, [ramp(group_offset, 16)]))
+            group_offset = panel.start + number * int64(panel.group_bytes) + int64(16 * column)
+            right = bind(load(panel.buffer, [ramp(group_offset, 16)]))
             for two, held in zip(left, sums, strict=True):
                 add_products(method, held[column // 2][column % 2], two, right)
     return by_rows(pairs, sums)

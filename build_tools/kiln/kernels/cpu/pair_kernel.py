@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,14 +54,27 @@ def product_of(conv: Convolution, tile: Tile, machine: Machine) -> IntegerProduc
     return IntegerProduct(method, False, tile, merged(conv.loops()), 0, head_lanes, 0, "groups")
 
 
+@dataclass(frozen=True)
+class PairBody:
+    """The body of a kernel: `emit` emits `product`, the matmul of `conv`.
+
+    `tasks`: number of tasks, None if the kernel is not split.
+    """
+
+    conv: Convolution
+    product: IntegerProduct
+    tasks: int | None
+    emit: Emit
+
+
 def pair_kernel(
-    family: str, conv: Convolution, product: IntegerProduct, tasks: int | None, fused: Fused, anchor: Nest,
-    last: Nest, emit: Emit, saving: float = 1.0,
-) -> tuple[Kernel, list[Any]]:  # fmt: skip
+    family: str, pair_body: PairBody, fused: Fused, anchor: Nest, last: Nest, saving: float = 1.0
+) -> tuple[Kernel, list[Any]]:
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters.
 
-    `tasks`: number of tasks, None if the kernel is not split. `saving`: as in Kernel.
+    `family`, `saving`: as in Kernel.
     """
+    conv, product, tasks = pair_body.conv, pair_body.product, pair_body.tasks
     weights, tile = fused.params[1], product.tile
     buffers_read = parameters(fused, anchor, last)
     arguments = [argument(param) for param in buffers_read]
@@ -71,7 +84,7 @@ def pair_kernel(
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         epilogue = Epilogue(fused, anchor, last, dict(zip(buffers_read, buffers, strict=True)))
-        emit(epilogue, buffers[0], buffers[1], begin, end)
+        pair_body.emit(epilogue, buffers[0], buffers[1], begin, end)
 
     def packed(values: Array) -> Array:
         return product.pack(np.reshape(values, (-1, conv.columns)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -22,23 +23,34 @@ def pairs_of_group(group: Expr, half: int, lanes: int) -> Expr:
     return bind(tirx.Cast(f"int16x{2 * lanes}", pairs))
 
 
+@dataclass(frozen=True)
+class WidenedColumns:
+    """Columns of 16 bits, for each pair of k `stride` vectors of `lanes` columns.
+
+    `first`: offset in `buffer` of the first pair.
+    """
+
+    buffer: Any
+    first: Expr
+    stride: int
+    lanes: int
+
+
 def pair_sums(
-    method: str, rows: Any, starts: Sequence[Expr], columns: Any, first: Expr, count: int, vectors: int,
-    stride: int, lanes: int,
-) -> list[list[Any]]:  # fmt: skip
+    method: str, rows: Any, starts: Sequence[Expr], columns: WidenedColumns, count: int, vectors: int
+) -> list[list[Any]]:
     """Emit the sums of `count` pairs of products; return the registers of each row and vector of columns.
 
     `method`: of runtime_product.PAIRS. `rows`: the buffer of 16-bit rows, which begin at `starts`.
-    `columns`: the buffer of 16-bit columns; from `first` on, each pair has `stride` vectors of `lanes`
-    columns, of which the first `vectors` are used.
+    `vectors`: of the columns, the first of each pair that are multiplied.
     """
-    width, sums = 2 * lanes, ramp(int64(0), lanes)
+    lanes, width, sums = columns.lanes, 2 * columns.lanes, ramp(int64(0), columns.lanes)
     totals = [[registers([lanes], "int32") for _ in range(vectors)] for _ in starts]
     for accumulator in (accumulator for row in totals for accumulator in row):
         store(accumulator, [sums], tirx.Broadcast(tirx.const(0, "int32"), lanes))
     with serial(count) as pair:
-        offset = bind(first + pair * int64(stride * width))
-        right = [bind(load(columns, [ramp(offset + int64(v * width), width)])) for v in range(vectors)]
+        offset = bind(columns.first + pair * int64(columns.stride * width))
+        right = [bind(load(columns.buffer, [ramp(offset + int64(v * width), width)])) for v in range(vectors)]
         for start, row in zip(starts, totals, strict=True):
             two = tirx.reinterpret("int32", load(rows, [ramp(start + pair * int64(2), 2)]))
             left = bind(tirx.reinterpret(f"int16x{width}", tirx.Broadcast(two, lanes)))

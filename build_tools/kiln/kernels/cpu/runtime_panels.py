@@ -9,11 +9,11 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.cpu.amx_tile import LANES as AMX_LANES
-from kiln.kernels.cpu.amx_tile import TileRegisters, TileSums
+from kiln.kernels.cpu.amx_tile import GroupedColumns, TileRegisters, TileSums
 from kiln.kernels.cpu.batch_matmul import MatmulNest, axis_extent
 from kiln.kernels.cpu.gemm_tile import Loop, Tile
 from kiln.kernels.cpu.matrix_tile import NAMES as MATRIX
-from kiln.kernels.cpu.matrix_tile import runtime_sums
+from kiln.kernels.cpu.matrix_tile import PackedPanel, runtime_sums
 from kiln.kernels.cpu.runtime_product import RuntimeProduct
 from kiln.tir.builder import Expr, bind, chunks, divide, load, modulo, registers, serial, store
 from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, int64, is_dynamic
@@ -160,8 +160,8 @@ class PackedOperands:
         """Emit the loop over k of one tile; the sums by row and vector, each a buffer of one vector."""
         form, lanes = self.form, ramp(int64(0), self.form.lanes)
         if form.method in MATRIX:
-            size = form.group * self.tile.columns
-            return runtime_sums(form.method, rows, bases, panel, place, self.groups, size, len(starts))
+            packed = PackedPanel(panel, place, self.groups, form.group * self.tile.columns)
+            return runtime_sums(form.method, rows, bases, packed, len(starts))
         totals = [[registers([form.lanes], "int32") for _ in starts] for _ in bases]
         for row in totals:
             for accumulator, start in zip(row, starts, strict=True):
@@ -180,9 +180,10 @@ class PackedOperands:
         """Emit the sums of rows that fill tile registers: by register and vector, a buffer of both."""
         assert self.amx is not None
         size = self.form.group * AMX_LANES
-        columns = [place + int64(v * size) for v in range(len(starts))]
-        runs, line = [Loop(self.row_size, 1)], self.form.group * self.tile.columns
-        return TileSums(self.amx, runs, line, rows, bases[:: self.amx.rows], panel, columns, starts).emit()
+        groups = [place + int64(v * size) for v in range(len(starts))]
+        columns = GroupedColumns(panel, groups, self.form.group * self.tile.columns)
+        runs, bases = [Loop(self.row_size, 1)], bases[:: self.amx.rows]
+        return TileSums(self.amx, runs, rows, bases, columns, starts).emit()
 
 
 def _powers(extent: Extent, size: int, visit: Callable[[Expr, int], None]) -> None:

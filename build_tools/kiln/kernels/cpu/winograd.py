@@ -30,7 +30,7 @@ from tvm.tirx.script.builder import ir as builder
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
 from kiln.kernels.cpu.winograd_cost import Form, form_of
-from kiln.kernels.cpu.winograd_phases import Phases
+from kiln.kernels.cpu.winograd_phases import Phases, TaskMemory
 from kiln.kernels.cpu.winograd_transforms import pack_weights
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
@@ -121,34 +121,33 @@ class _Group:
             element = self._epilogue(buffers[2:])
             exact = not is_dynamic(phases.tiles) and slots * form.rounds * form.block == phases.tiles
 
-            def block(first: Expr, data_start: Expr, start: Expr, again: tuple[Expr, int] | None) -> None:
+            def block(
+                first: Expr, data: TaskMemory, products: TaskMemory, again: tuple[Expr, int] | None
+            ) -> None:
                 """Emit all phases of the block of tiles that begins at tile `first`."""
                 held: Extent = form.block
                 if is_dynamic(phases.tiles):  # small images fill a part of a block
                     held = bind(tirx.min(int64(form.block), int64(phases.tiles) - first))
                 with serial(held) as slot:
                     tile = bind(tirx.min(first + slot, int64(phases.tiles - 1)))
-                    phases.transform_inputs(buffers[0], data, data_start, tile, slot)
+                    phases.transform_inputs(buffers[0], data, tile, slot)
                 with serial(phases.planes) as plane, serial(phases.strips) as strip:
-                    phases.multiply(data, data_start, buffers[1], products, start, plane, strip, again, held)
+                    phases.multiply(data, buffers[1], products, plane, strip, again, held)
                 with serial(held) as slot:
                     tile = bind(first + slot)
                     conditions = [] if exact or is_dynamic(held) else [tile < int64(phases.tiles)]
-                    when(
-                        conditions,
-                        lambda: phases.transform_outputs(products, start, tile, slot, element),
-                    )
+                    when(conditions, lambda: phases.transform_outputs(products, tile, slot, element))
 
             with tasks_of(slots, slots > 1, begin, end) as task, serial(form.rounds) as turn:
-                data_start = bind(task * int64(phases.data_size))
-                start = bind(task * int64(phases.product_size))
+                task_data = TaskMemory(data, bind(task * int64(phases.data_size)))
+                task_products = TaskMemory(products, bind(task * int64(phases.product_size)))
                 first = bind((task * int64(form.rounds) + turn) * int64(form.block))
                 # At small sizes some tasks have no tile.
                 some = [first < int64(phases.tiles)] if is_dynamic(phases.tiles) else []
                 again = None
                 if not is_dynamic(form.rounds):
                     again = (bind(task * int64(form.rounds) + turn), slots * form.rounds)
-                when(some, functools.partial(block, first, data_start, start, again))
+                when(some, functools.partial(block, first, task_data, task_products, again))
 
         arguments = [
             self.x_argument,
@@ -173,23 +172,24 @@ class _Group:
 
     def staged(self) -> list[tuple[Kernel, list[Any]]]:
         """Make three kernels, one for each phase; transformed data are in the arena between them."""
-        phases, zero = self.phases, int64(0)
+        phases = self.phases
         data = tirx.decl_buffer([phases.data_size], "float32", "data")
         products = tirx.decl_buffer([phases.product_size], "float32", "products")
 
         def inputs(buffers: list[Any], begin: Expr, end: Expr) -> None:
             with tasks_of(phases.tiles, True, begin, end) as tile:
-                phases.transform_inputs(buffers[0], buffers[1], zero, tile, tile)
+                phases.transform_inputs(buffers[0], TaskMemory(buffers[1], int64(0)), tile, tile)
 
         def multiply(buffers: list[Any], begin: Expr, end: Expr) -> None:
             with tasks_of(phases.planes * phases.strips, True, begin, end) as task:
                 plane, strip = (bind(index) for index in unravel(task, [phases.planes, phases.strips]))
-                phases.multiply(buffers[0], zero, buffers[1], buffers[2], zero, plane, strip)
+                data, products = (TaskMemory(buffer, int64(0)) for buffer in (buffers[0], buffers[2]))
+                phases.multiply(data, buffers[1], products, plane, strip)
 
         def outputs(buffers: list[Any], begin: Expr, end: Expr) -> None:
             element = self._epilogue(buffers[1:])
             with tasks_of(phases.tiles, True, begin, end) as tile:
-                phases.transform_outputs(buffers[0], zero, tile, tile, element)
+                phases.transform_outputs(TaskMemory(buffers[0], int64(0)), tile, tile, element)
 
         products_of = phases.planes * phases.strips
         other_arguments = [argument(param, self.fused.tables) for param in self.read[2:]]

@@ -25,7 +25,7 @@ from kiln.kernels.cpu import conv2d_pairs
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.int8_packing import GROUP
-from kiln.kernels.cpu.pair_kernel import multiplies_pairs, pair_kernel, product_of
+from kiln.kernels.cpu.pair_kernel import PairBody, multiplies_pairs, pair_kernel, product_of
 from kiln.kernels.cpu.winograd_int8_phases import PLANES, IntegerPhases, TileBlocks
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
@@ -98,4 +98,6 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
         with tasks_of(work.tasks, True, begin, end) as task:
             phases.strips(bind(task))
 
-    return pair_kernel("winograd", conv, product, work.tasks, fused, anchor, last, emit, saving=2.25)
+    return pair_kernel(
+        "winograd", PairBody(conv, product, work.tasks, emit), fused, anchor, last, saving=2.25
+    )

@@ -15,7 +15,7 @@ from kiln.kernels.cpu.gemm_int8 import IntegerProduct
 from kiln.kernels.cpu.gemm_tile import Tile
 from kiln.kernels.cpu.int8_packing import GROUP
 from kiln.kernels.cpu.pair_kernel import widened_tile
-from kiln.kernels.cpu.pair_sums import pair_sums, pairs_of_group
+from kiln.kernels.cpu.pair_sums import WidenedColumns, pair_sums, pairs_of_group
 from kiln.kernels.cpu.winograd_tiles import OutputTiles, over_channels, read, write
 from kiln.kernels.cpu.winograd_transforms import data_line
 from kiln.tir.builder import (
@@ -213,10 +213,8 @@ class IntegerPhases:
         right = bind(weights + plane * int64(work.weights_plane))
         result = bind(products + plane * int64(work.products_plane))
         starts = [bind(left + int64(row * depth)) for row in range(tile.rows)]
-        totals = pair_sums(
-            self.product.method, self.data, starts, self.weights, right, depth // 2, vectors, tile.vectors,
-            lanes,
-        )  # fmt: skip
+        columns = WidenedColumns(self.weights, right, tile.vectors, lanes)
+        totals = pair_sums(self.product.method, self.data, starts, columns, depth // 2, vectors)
         sums = ramp(int64(0), lanes)
         for number, row in enumerate(totals):
             for v, accumulator in enumerate(row):

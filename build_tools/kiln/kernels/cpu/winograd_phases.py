@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm.tirx.script.builder import ir as builder
@@ -13,6 +13,7 @@ from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm import product
 from kiln.kernels.cpu.gemm_prefetch import prefetch_later, prefetch_panels
 from kiln.kernels.cpu.gemm_tile import Loop, choose_tile
+from kiln.kernels.cpu.output_tile import OutputTile, TileOperands
 from kiln.kernels.cpu.winograd_cost import Form
 from kiln.kernels.cpu.winograd_tiles import OutputTiles, over_channels, read, write
 from kiln.kernels.cpu.winograd_transforms import data_line, output_line
@@ -30,6 +31,14 @@ from kiln.tir.builder import (
 )
 from kiln.tir.symbols import Extent, ceil_div
 from kiln.tir.tiled_loops import blocks, when
+
+
+@dataclass(frozen=True)
+class TaskMemory:
+    """The part of `buffer` that one task uses: it begins at element `start`."""
+
+    buffer: Any
+    start: Expr
 
 
 class Phases:
@@ -68,11 +77,11 @@ class Phases:
         """Elements of a buffer of matmul results."""
         return self.planes * self.product_plane
 
-    def transform_inputs(self, x: Any, data: Any, start: Expr, tile: Expr, slot: Expr) -> None:
-        """Emit the transform of tile `tile` of `x` into slot `slot` of `data`, which begins at `start`."""
+    def transform_inputs(self, x: Any, data: TaskMemory, tile: Expr, slot: Expr) -> None:
+        """Emit the transform of tile `tile` of `x` into slot `slot` of `data`."""
         conv, size = self.conv, self.size
         rows, columns = self.grid.inputs(tile)
-        first = bind(start + slot * int64(conv.channels))
+        first = bind(data.start + slot * int64(conv.channels))
 
         def channels(channel: Expr, width: int) -> None:
             lines: list[list[Expr]] = []
@@ -82,24 +91,25 @@ class Phases:
             for i in range(size):
                 for j, value in enumerate(data_line([line[i] for line in lines])):
                     plane = (i * size + j) * self.data_plane
-                    write(data, first + int64(plane) + channel, width, value)
+                    write(data.buffer, first + int64(plane) + channel, width, value)
 
         over_channels(conv.channels, self.lanes, channels)
 
     def multiply(
-        self, data: Any, data_start: Expr, weights: Any, products: Any, start: Expr, plane: Expr, strip: Expr,
+        self, data: TaskMemory, weights: Any, products: TaskMemory, plane: Expr, strip: Expr,
         again: tuple[Expr, int] | None = None, held: Extent | None = None,
     ) -> None:  # fmt: skip
         """Emit the matmul of one plane and one strip of columns, for `held` tiles in the buffers; None: all.
 
+        `data`: transformed inputs. `weights`: the packed panels. `products`: the results.
         `again`: (index of this pass over the weights, number of passes); None: one pass, or a dynamic number.
         """
         conv, tile = self.conv, self.tile
-        first_data = bind(data_start + plane * int64(self.data_plane))
-        first_product = bind(start + plane * int64(self.product_plane))
+        first_data = bind(data.start + plane * int64(self.data_plane))
+        first_product = bind(products.start + plane * int64(self.product_plane))
 
         def finish(row: Expr, column: Expr, value: Expr) -> None:
-            store(products, [first_product + row * int64(conv.out_channels) + column], value)
+            store(products.buffer, [first_product + row * int64(conv.out_channels) + column], value)
 
         def strip_of(columns: int) -> None:
             def tile_at(first_row: Expr, count: int) -> None:
@@ -122,10 +132,9 @@ class Phases:
                         self.upcoming, share, shares, conv.channels // next_one.steps
                     )
                     next_one = replace(next_one, later=later_share)
-                product(
-                    tile, rows, strip * int64(tile.width), columns, data, bases, weights, number, loops,
-                    "float32", finish, next_one, inside=inside,
-                )  # fmt: skip
+                out = OutputTile(rows, strip * int64(tile.width), columns, finish)
+                operands = TileOperands(data.buffer, bases, weights, number, inside)
+                product(tile, out, operands, loops, "float32", next_one)
 
             blocks(self.held if held is None else held, tile.rows, tile_at)
 
@@ -141,19 +150,18 @@ class Phases:
                 with builder.Else():
                     strip_of(rest)
 
-    def transform_outputs(
-        self, products: Any, start: Expr, tile: Expr, slot: Expr, element: Epilogue
-    ) -> None:
+    def transform_outputs(self, products: TaskMemory, tile: Expr, slot: Expr, element: Epilogue) -> None:
         """Emit the transform of slot `slot` of `products` to the outputs of tile `tile`, and the epilogue."""
         conv, size, m = self.conv, self.size, self.m
         image, row, column = (bind(value) for value in self.grid.place(tile))
-        first = bind(start + slot * int64(conv.out_channels))
+        first = bind(products.start + slot * int64(conv.out_channels))
 
         def channels(channel: Expr, width: int) -> None:
             lines = []
             for j in range(size):
                 planes = [(i * size + j) * self.product_plane for i in range(size)]
-                line = [bind(read(products, first + int64(plane) + channel, width)) for plane in planes]
+                starts = [first + int64(plane) + channel for plane in planes]
+                line = [bind(read(products.buffer, start, width)) for start in starts]
                 lines.append([bind(value) for value in output_line(line)])
             for i in range(m):
                 for j, value in enumerate(output_line([line[i] for line in lines])):

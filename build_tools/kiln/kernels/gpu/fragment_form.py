@@ -61,3 +61,17 @@ HALF, BRAIN = (FragmentForm(dtype, 16, (8, 8)) for dtype in (half.HALF, half.BRA
 # Each lane reads one word of a fragment: the lanes cover 8 rows by 4 of k, or 4 of k by 8 columns.
 TF32 = FragmentForm("float32", 8, (4, 8))
 INTEGERS = [FragmentForm(dtype, 16, None) for dtype in ("int8", "uint8")]
+
+
+@dataclass(frozen=True)
+class OperandSlice:
+    """The part of operand `number` that a block reads in one step of k.
+
+    `of_thread`: elements that a thread copies. `run`: contiguous elements in memory. `gap`: of its rows in
+    shared memory, see FragmentForm.gap.
+    """
+
+    number: int
+    of_thread: int
+    run: Any
+    gap: int | None

@@ -37,7 +37,7 @@ from tvm.s_tir.dlight.gpu.matmul import get_index_map
 from tvm.tirx.analysis import undefined_vars
 
 from kiln.kernels.gpu.block_tile import SHARED_BYTES, BlockTile, ProductTiles
-from kiln.kernels.gpu.fragment_form import BRAIN, HALF, INTEGERS, TF32, FragmentForm
+from kiln.kernels.gpu.fragment_form import BRAIN, HALF, INTEGERS, TF32, FragmentForm, OperandSlice
 from kiln.kernels.gpu.wmma import EDGE, intrinsics, sum_type
 from kiln.tir.symbols import is_dynamic
 
@@ -220,9 +220,11 @@ def _compute(
     schedule.bind(warp, "threadIdx.y")
     warps = tile.warps[0] * tile.warps[1]
     for number in (0, 1):
-        gap = form.gap(number == 0 or transposed)
         elements_of_thread = tile.sizes[number] * tile.depth // (warps * _WARP)
-        _load(schedule, fragment, number, k_step, warps, (elements_of_thread, runs[number]), gap, form)
+        operand_slice = OperandSlice(
+            number, elements_of_thread, runs[number], form.gap(number == 0 or transposed)
+        )
+        _load(schedule, fragment, operand_slice, k_step, warps, form)
     _in_stages(schedule, k_step, form.step_bytes(*tile.sizes, transposed))
     operands = []
     for number, scope in enumerate(("wmma.matrix_a", "wmma.matrix_b")):
@@ -276,23 +278,20 @@ def _fragments(schedule: Any, block: Any, edge: tuple[int, int]) -> Any:
 
 
 def _load(
-    schedule: Any, fragment: Any, number: int, k_step: Any, warps: int, sizes: tuple[int, Any],
-    gap: int | None, form: FragmentForm,
-) -> None:  # fmt: skip
-    """Copy a step's slice of operand `number` to shared memory.
-
-    `sizes`: elements that a thread copies, and contiguous ones in memory; `gap`: see FragmentForm.row_gap.
-    """
-    loaded = schedule.cache_read(fragment, number, "shared")
-    if gap is None:
+    schedule: Any, fragment: Any, operand: OperandSlice, k_step: Any, warps: int, form: FragmentForm
+) -> None:
+    """Copy the slice of an operand that the step `k_step` reads to shared memory."""
+    loaded = schedule.cache_read(fragment, operand.number, "shared")
+    if operand.gap is None:
         schedule.transform_layout(loaded, ("write", 0), lambda s, i, k: (s, k // form.edge, i, k % form.edge))
     schedule.compute_at(loaded, k_step)
     wide = _stored_as(schedule, loaded) == {form.dtype}
-    _spread(schedule, loaded, warps, _lanes_of_copy(*sizes, form) if wide else _LANES)
-    if gap is None:
+    lanes = _lanes_of_copy(operand.of_thread, operand.run, form) if wide else _LANES
+    _spread(schedule, loaded, warps, lanes)
+    if operand.gap is None:
         schedule.storage_align(loaded, 0, axis=-3, factor=128, offset=32)
     else:
-        schedule.storage_align(loaded, 0, axis=-2, factor=EDGE, offset=gap)
+        schedule.storage_align(loaded, 0, axis=-2, factor=EDGE, offset=operand.gap)
     _inline_producers(schedule, loaded)
 
 

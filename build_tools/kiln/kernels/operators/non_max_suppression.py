@@ -9,6 +9,7 @@ the overlap threshold.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax, te, tirx
@@ -64,18 +65,12 @@ def kept(boxes: Any, scores: Any, limit: int, overlap: float, least: float) -> A
     """
     batch, classes, count = scores.shape
     slots = classes * count
-    best_at, total_at = slots + count, slots + count + 1
 
     def write(sources: Any, out: Any) -> Any:
         x, score = sources
         with IRBuilder() as ir, script.parallel(int64(0), batch) as image:
-
-            def get(position: Any) -> Any:
-                return tirx.BufferLoad(out, [image, position])
-
-            def put(value: Any, position: Any) -> None:
-                script.buffer_store(out, value, [image, position])
-
+            results = _ImageResults(out, image, slots, count)
+            get, put, best_at, total_at = results.get, results.put, results.best_at, results.total_at
             with script.serial(int64(0), slots) as slot:
                 put(int64(-1), slot)
             put(int64(0), total_at)
@@ -84,7 +79,7 @@ def kept(boxes: Any, scores: Any, limit: int, overlap: float, least: float) -> A
                     is_below = tirx.BufferLoad(score, [image, kind, box]) < tirx.const(least, score.dtype)
                     put(tirx.Cast("int64", is_below), slots + box)
                 with script.serial(int64(0), int64(min(limit, int(count)))):
-                    _pick(score, image, kind, count, slots, best_at, get, put)
+                    _pick(score, image, kind, results)
                     with script.If(get(best_at) >= 0), script.Then():
                         put(kind * count + get(best_at), get(total_at))
                         put(get(total_at) + 1, total_at)
@@ -101,12 +96,47 @@ def kept(boxes: Any, scores: Any, limit: int, overlap: float, least: float) -> A
     )
 
 
-def _pick(
-    score: Any, image: Any, kind: Any, count: Any, slots: Any, best_at: Any, get: Any, put: Any
-) -> None:
-    """Store at `best_at` the best box of a class that is not suppressed: the first of equal ones, else -1."""
+@dataclass(frozen=True)
+class _ImageResults:
+    """The elements of one image in the result of `kept`, by position: `slots` slots, then scratch memory.
+
+    `slots`: classes * boxes. `count`: number of boxes.
+    """
+
+    buffer: Any
+    image: Any
+    slots: Any
+    count: Any
+
+    @property
+    def best_at(self) -> Any:
+        """Position of the number of the best box."""
+        return self.slots + self.count
+
+    @property
+    def total_at(self) -> Any:
+        """Position of the number of boxes that are kept."""
+        return self.slots + self.count + 1
+
+    def get(self, position: Any) -> Any:
+        return tirx.BufferLoad(self.buffer, [self.image, position])
+
+    def put(self, value: Any, position: Any) -> None:
+        script.buffer_store(self.buffer, value, [self.image, position])
+
+
+def _pick(score: Any, image: Any, kind: Any, results: _ImageResults) -> None:
+    """Store at `best_at` the best box of class `kind` that is not suppressed.
+
+    Of equal boxes it is the first; -1 if all are suppressed.
+    """
+    get, put, best_at = results.get, results.put, results.best_at
     put(int64(-1), best_at)
-    with script.serial(int64(0), count) as box, script.If(get(slots + box) == 0), script.Then():
+    with (
+        script.serial(int64(0), results.count) as box,
+        script.If(get(results.slots + box) == 0),
+        script.Then(),
+    ):
         best = tirx.BufferLoad(score, [image, kind, tirx.max(get(best_at), int64(0))])
         better = tirx.BufferLoad(score, [image, kind, box]) > best
         with script.If(tirx.any(get(best_at) < 0, better)), script.Then():
