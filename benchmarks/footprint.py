@@ -154,10 +154,9 @@ def steps_program(bundle: Path, target: str, folders: Folders) -> Path:
         described,
         [PROGRAMS / "steps.c"],
         ["-O2", *link_flags(described, "pthread"), f'-DKILN_HEADER="{name}.h"', f"-DKILN_MODEL={name}"],
+        folders.work / "programs" / f"{target}-{name}" / "steps",
         include=[bundle / "include"],
         libraries=[bundle / "lib" / f"lib{name}.a"],
-        work=folders.work / "programs" / f"{target}-{name}",
-        name="steps",
     )
 
 

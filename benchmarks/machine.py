@@ -100,6 +100,5 @@ def _program(name: str, isa: str, folders: Folders) -> Path:
         load_target("host"),
         [PROGRAMS / f"{name}.c"],
         ["-O2", "-ffp-contract=fast", "-mfma", flag, f"-DBITS={bits}"],
-        work=folders.work / "programs" / f"{name}-{isa}",
-        name=name,
+        folders.work / "programs" / f"{name}-{isa}" / name,
     )

@@ -13,7 +13,7 @@ import yaml
 from kiln.arrays import Array
 from kiln.config import Target
 from kiln.device.bundle import Bundle, GoldenVector
-from kiln.device.check.execute import execute
+from kiln.device.check.execute import BundleProgram, execute
 from kiln.device.check.runners import runner_for
 from kiln.errors import KilnError
 from kiln.files import atomic_write
@@ -48,7 +48,9 @@ def outputs_of(bundle: Bundle, target: Target, work: Path) -> list[list[Array]]:
     dtypes = [entry.dtype for entry in vectors[0].output_entries]
     inputs = [vector.inputs for vector in vectors]
     program = bundle.link_program(target, work)
-    return execute(bundle, program, runner_for(target), inputs, dtypes, runs=bundle.runs()).outputs
+    return execute(
+        BundleProgram(bundle, program, runner_for(target)), inputs, dtypes, runs=bundle.runs()
+    ).outputs
 
 
 def from_reference_kernels(

@@ -128,7 +128,7 @@ class Emulated:
         )
         # As Bundle.link_program has them: for other flags zig makes its library of functions again.
         flags = ["-Os", "-g", *link_flags(target, "none")]
-        program = link(target, [source], flags, libraries=[path], work=folder / "program", name=path.stem)
+        program = link(target, [source], flags, folder / "program" / path.stem, libraries=[path])
         emulator, command = emulator_of(target)
         self._command = [command, *emulator.args, *sysroot(target), str(program)]
         self._environment = {**os.environ, **emulator.env}

@@ -149,9 +149,12 @@ def run_steps(
     # As Bundle.link_program has them: for other flags zig makes its library of functions again.
     flags = ["-Os", "-g", *link_flags(target, "none", entry=None), *parts.flags]
     program = link(
-        target, [source, compiled.object, *parts.sources], flags,
-        include=parts.include, work=folder / "work", name="program",
-    )  # fmt: skip
+        target,
+        [source, compiled.object, *parts.sources],
+        flags,
+        folder / "work" / "program",
+        include=parts.include,
+    )
     done = runner_for(target).run(program, ["blob"], send={"blob": blob}, fetch={}, timeout=_LIMIT)
     assert (done.status, done.stdout) == (0, "end\n"), done.stdout + done.stderr
     return set(compiled.families)

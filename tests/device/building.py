@@ -12,7 +12,7 @@ import forked
 from kiln.arrays import Array
 from kiln.config import load_target
 from kiln.device.bundle import Bundle, open_bundle
-from kiln.device.check.execute import execute
+from kiln.device.check.execute import BundleProgram, execute
 from kiln.device.check.runners import runner_for
 from kiln.files import read_json
 from networks import normal, save_network
@@ -77,7 +77,7 @@ class Project:
         entries = read_json(bundle.folder / "manifest.json")["outputs"]
         program = bundle.link_program(chosen, self.folder / "work" / target / model)
         dtypes = [entry["dtype"] for entry in entries]
-        return execute(bundle, program, runner_for(chosen), vectors, dtypes).outputs
+        return execute(BundleProgram(bundle, program, runner_for(chosen)), vectors, dtypes).outputs
 
 
 def write_small_network(path: Path, channels: int = 5, groups: int = 1, **changes: str) -> Path:

@@ -108,9 +108,12 @@ def test_threads_and_files(target: str, tmp_path: Path) -> None:
         test = TESTS[name]
         names = (*CORE, "test_model", *POLICIES, cpu, test.main)
         program = link(
-            chosen, [], link_flags(chosen, "pthread"), libraries=[builder.object(one) for one in names],
-            work=tmp_path, name=name,
-        )  # fmt: skip
+            chosen,
+            [],
+            link_flags(chosen, "pthread"),
+            tmp_path / name,
+            libraries=[builder.object(one) for one in names],
+        )
         done = runner_for(chosen).run(program, test.arguments, send={}, fetch={}, timeout=300)
         assert done.status == 0 and ", 0 failures" in done.stdout, done.stdout + done.stderr
 
@@ -120,4 +123,4 @@ def test_a_name_that_android_lacks_is_an_error_of_the_linker(target: str, tmp_pa
     chosen = load_target(target)
     assert program_flags(chosen)
     with pytest.raises(KilnError, match="memfd_create"):
-        link(chosen, [tmp_path / "main.c"], link_flags(chosen, "none"), work=tmp_path, name="lacks")
+        link(chosen, [tmp_path / "main.c"], link_flags(chosen, "none"), tmp_path / "lacks")

@@ -99,7 +99,7 @@ def linked(name: str, folder: Path, changed: Target | None = None) -> tuple[Path
     # As Bundle.link_program has them: for other flags zig makes its library of functions again.
     flags = ["-Os", "-g", *link_flags(target, "none", entry=None), *parts.flags]
     program = link(
-        target, [source, *parts.sources], flags, include=parts.include, work=folder / "work", name="program"
+        target, [source, *parts.sources], flags, folder / "work" / "program", include=parts.include
     )
     return program, runner_for(target)
 
@@ -319,8 +319,7 @@ def test_what_cannot_be_linked_is_one_line(tmp_path: Path) -> None:
             target,
             [source, *parts.sources],
             ["-Os", "-g", *link_flags(target, "none", entry=None), *parts.flags],
+            tmp_path / "work" / "program",
             include=parts.include,
-            work=tmp_path / "work",
-            name="program",
         )
     assert "\n" not in str(caught.value)

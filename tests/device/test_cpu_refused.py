@@ -45,9 +45,13 @@ def _program(folder: Path, target: Target) -> Path:
     )  # fmt: skip
     (folder / "main.c").write_text(PROGRAM)
     return link.link(
-        target, [folder / "main.c"], ["-O2", *link.link_flags(target, "pthread")],
-        include=[bundle / "include"], libraries=[bundle / "lib" / "libtiny.a"], work=folder, name="program",
-    )  # fmt: skip
+        target,
+        [folder / "main.c"],
+        ["-O2", *link.link_flags(target, "pthread")],
+        folder / "program",
+        include=[bundle / "include"],
+        libraries=[bundle / "lib" / "libtiny.a"],
+    )
 
 
 def _said(target: Target, cpu: str, program: Path) -> list[str]:

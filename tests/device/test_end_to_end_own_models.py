@@ -167,10 +167,9 @@ def test_two_models_in_one_program(project: Project, tmp_path: Path, name: str) 
         target,
         [tmp_path / "two.c"],
         ["-O2", "-Wall", "-Wextra", "-Werror", *link_flags(target, "pthread")],
+        tmp_path / "two",
         include=[bundle.include for bundle in bundles],
         libraries=[bundle.library for bundle in bundles],
-        work=tmp_path,
-        name="two",
     )
     vectors = [bundle.vectors()[0] for bundle in bundles]
     for file, vector in zip(("image", "line"), vectors, strict=True):

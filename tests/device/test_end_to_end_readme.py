@@ -49,10 +49,9 @@ def test_the_c_example(project: Project, tmp_path: Path) -> None:
         target,
         [tmp_path / "camera.c"],
         ["-Wall", "-Wextra", "-Wpedantic", "-Werror", *link_flags(target, "pthread")],
+        tmp_path / "camera",
         include=[bundle.include],
         libraries=[bundle.library],
-        work=tmp_path,
-        name="camera",
     )
     done = subprocess.run([program], check=True, capture_output=True, text=True)
     assert 250 <= int(done.stdout) <= 262  # probabilities in steps of 1/256

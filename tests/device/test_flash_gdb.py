@@ -110,9 +110,7 @@ def test_a_program_that_kiln_links_gets_its_arguments(board: Path, tmp_path: Pat
     source.write_text(_ECHO)
     made = parts(target, tmp_path)
     flags = [*link_flags(target, "none", None), *made.flags]
-    linked = link(
-        target, [source, *made.sources], flags, include=made.include, work=tmp_path / "work", name="echo"
-    )
+    linked = link(target, [source, *made.sources], flags, tmp_path / "work" / "echo", include=made.include)
     with remote_runner(load_device(board), target, "echo") as runner:
         for words in (["inputs.bin", "7"], []):  # the second run on the same connection
             done = runner.run(linked, words, send={}, fetch={}, timeout=30)

@@ -91,7 +91,7 @@ def build_program(folder: Path, target: Target, bundle: Path) -> Path:
         include += parts.include
         flags += parts.flags
     library = bundle / "lib/libtiny.a"
-    return link(target, sources, flags, include=include, libraries=[library], work=folder, name="image_swap")
+    return link(target, sources, flags, folder / "image_swap", include=include, libraries=[library])
 
 
 @pytest.fixture(scope="module", params=TARGETS)

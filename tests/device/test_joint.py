@@ -90,18 +90,25 @@ def test_two_models_in_one_program(project: Project, tmp_path: Path) -> None:
     source = tmp_path / "both.c"
     source.write_text(PROGRAM)
     program = link(
-        target, [source], ["-O1", *link_flags(target, "pthread")], include=[folder / "include"],
-        libraries=[folder / "lib/libpair.a"], work=tmp_path / "work", name="both",
-    )  # fmt: skip
+        target,
+        [source],
+        ["-O1", *link_flags(target, "pthread")],
+        tmp_path / "work" / "both",
+        include=[folder / "include"],
+        libraries=[folder / "lib/libpair.a"],
+    )
     done = runner_for(target).run(program, [], send={}, fetch={}, timeout=60)
     assert (done.status, done.stdout) == (0, "1\n")
     example = tmp_path / "example.c"
     example.write_text("\n".join(example_lines((folder / "include/pair.h").read_text())))
     program = link(
-        target, [example], ["-O1", "-Wall", "-Werror", *link_flags(target, "pthread")],
-        include=[folder / "include"], libraries=[folder / "lib/libpair.a"], work=tmp_path / "work",
-        name="example",
-    )  # fmt: skip
+        target,
+        [example],
+        ["-O1", "-Wall", "-Werror", *link_flags(target, "pthread")],
+        tmp_path / "work" / "example",
+        include=[folder / "include"],
+        libraries=[folder / "lib/libpair.a"],
+    )
     assert runner_for(target).run(program, [], send={}, fetch={}, timeout=60).status == 0
 
 

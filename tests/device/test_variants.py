@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kiln.config import load_target
-from kiln.device.check.execute import execute
+from kiln.device.check.execute import BundleProgram, execute
 from kiln.device.check.runners.qemu_user import open_runner
 from kiln.errors import KilnError
 from networks import normal, save_network
@@ -62,16 +62,16 @@ def test_each_processor_runs_its_variant(name: str, tmp_path: Path) -> None:
         assert target.emulator is not None
         emulator = target.emulator.model_copy(update={"args": ["-cpu", cpu]})
         runner = open_runner(target.model_copy(update={"emulator": emulator}))
-        outcome = execute(bundle, program, runner, inputs, dtypes)
+        outcome = execute(BundleProgram(bundle, program, runner), inputs, dtypes)
         assert outcome.variant == chosen
         for vector, outputs in zip(vectors, outcome.outputs, strict=True):
             for got, want in zip(outputs, vector.outputs, strict=True):
                 assert abs(got - want).max() <= 1e-5 * max(1.0, abs(want).max())
         if refused is not None:
             with pytest.raises(KilnError, match=r"lacks .* which the model's kernels are compiled for"):
-                execute(bundle, program, runner, inputs, dtypes, variant=refused)
+                execute(BundleProgram(bundle, program, runner), inputs, dtypes, variant=refused)
         with pytest.raises(KilnError, match="v9: the model has no variant of this name"):
-            execute(bundle, program, runner, inputs, dtypes, variant="v9")
+            execute(BundleProgram(bundle, program, runner), inputs, dtypes, variant="v9")
 
 
 @pytest.mark.parametrize("model", ["resnet", "silero_vad", "ppocr_cls"])
@@ -91,7 +91,7 @@ def test_kernels_of_scalable_vectors_in_models(model: str, tmp_path: Path) -> No
         emulator = target.emulator.model_copy(update={"args": ["-cpu", cpu]})
         runner = open_runner(target.model_copy(update={"emulator": emulator}))
         inputs = [vector.inputs for vector in vectors]
-        outcome = execute(bundle, program, runner, inputs, dtypes, variant=variant)
+        outcome = execute(BundleProgram(bundle, program, runner), inputs, dtypes, variant=variant)
         for vector, outputs in zip(vectors, outcome.outputs, strict=True):
             for got, want in zip(outputs, vector.outputs, strict=True):
                 assert abs(got.astype("f8") - want.astype("f8")).max() <= max(

@@ -76,9 +76,11 @@ def test_files_and_processors(tmp_path: Path) -> None:
     target, runtime = load_target("windows_x86_64"), data_dir("runtime_c")
     (tmp_path / "main.c").write_text(FILES)
     program = link(
-        target, [tmp_path / "main.c", runtime / "platform/platform_windows.c"],
-        [*link_flags(target, "none"), f"-I{runtime / 'core'}", *include_flags()], work=tmp_path, name="files",
-    )  # fmt: skip
+        target,
+        [tmp_path / "main.c", runtime / "platform/platform_windows.c"],
+        [*link_flags(target, "none"), f"-I{runtime / 'core'}", *include_flags()],
+        tmp_path / "files",
+    )
     assert program.suffix == ".exe"
     done = open_runner("wine", target).run(program, [], send={}, fetch={}, timeout=300)
     assert done.stdout.split() == ["1"] * 12
@@ -92,9 +94,13 @@ def test_a_bundle_and_its_library(tmp_path: Path) -> None:
     bundle, target = project.bundle("windows_x86_64", "net"), load_target("windows_x86_64")
     (tmp_path / "main.c").write_text(DLL)
     program = link(
-        target, [tmp_path / "main.c"], link_flags(target, "none"), include=[bundle.include],
-        libraries=[bundle.folder / "lib/net.lib"], work=tmp_path / "work", name="dll",
-    )  # fmt: skip
+        target,
+        [tmp_path / "main.c"],
+        link_flags(target, "none"),
+        tmp_path / "work" / "dll",
+        include=[bundle.include],
+        libraries=[bundle.folder / "lib/net.lib"],
+    )
     shutil.copy(bundle.folder / "lib/net.dll", tmp_path / "net.dll")
     done = open_runner("wine", target).run(
         program, [], send={"net.dll": tmp_path / "net.dll"}, fetch={}, timeout=300

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from kiln.arrays import Array
 from kiln.config import Device, Target, load_target
-from kiln.device.bundle import Bundle, open_bundle
-from kiln.device.check.execute import execute
-from kiln.device.check.runners import Runner, runner_for
+from kiln.device.bundle import open_bundle
+from kiln.device.check.execute import BundleProgram, execute
+from kiln.device.check.runners import runner_for
 from kiln.device.check.runners.remote import remote_runner
 from kiln.manifest import read_manifest
 from kiln.scratch import scratch_folder
@@ -50,12 +50,8 @@ def destination_of(target: str | None, device: str | None) -> Destination:
 
 
 @dataclass(frozen=True)
-class RunningBundle:
-    """A bundle, and its linked program on a runner."""
-
-    bundle: Bundle
-    runner: Runner
-    program: Path
+class RunningBundle(BundleProgram):
+    """A bundle whose linked program runs on any number of inputs."""
 
     def outputs(self, inputs: Sequence[Sequence[Array]], runs: int = 1) -> list[list[Array]]:
         """The outputs for each of `inputs` (one tensor for each input of the model, in its order).
@@ -68,9 +64,7 @@ class RunningBundle:
         size = max(1, _BATCH // runs) * runs
         for start in range(0, len(inputs), size):
             batch = inputs[start : start + size]
-            outputs += execute(
-                self.bundle, self.program, self.runner, batch, dtypes, timeout=_TIMEOUT, runs=runs
-            ).outputs
+            outputs += execute(self, batch, dtypes, timeout=_TIMEOUT, runs=runs).outputs
         return outputs
 
 
@@ -84,7 +78,7 @@ def running(folder: Path, destination: Destination) -> Iterator[RunningBundle]:
     with scratch_folder("program") as work:
         program = bundle.link_program(target, Path(work))
         if destination.device is None:
-            yield RunningBundle(bundle, runner_for(target), program)
+            yield RunningBundle(bundle, program, runner_for(target))
             return
         with remote_runner(destination.device, target, bundle.name) as runner:
-            yield RunningBundle(bundle, runner, program)
+            yield RunningBundle(bundle, program, runner)

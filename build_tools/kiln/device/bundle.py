@@ -185,11 +185,10 @@ class Bundle:
             target,
             [*models, *objects],
             [*flags, *self._defines()],
+            work / (f"shared_{source.stem}" if shared else source.stem),
             include=include,
             libraries=[self.shared_library if shared else self.library],
             more=external.link_flags(self.folder),
-            work=work,
-            name=f"shared_{source.stem}" if shared else source.stem,
         )
 
     def _defines(self) -> list[str]:

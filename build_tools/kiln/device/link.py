@@ -48,18 +48,19 @@ def link(
     target: Target,
     sources: Sequence[Path],
     flags: Sequence[str],
+    out: Path,
     *,
     include: Sequence[Path] = (),
     libraries: Sequence[Path] = (),
     more: Sequence[str] = (),
-    work: Path,
-    name: str,
 ) -> Path:
-    """Compile and link `sources` with `libraries`, then `more` flags; returns the program's path in `work`.
+    """Compile and link `sources` with `libraries`, then `more` flags.
 
-    A program linked earlier from equal inputs is reused, other programs of that name are removed. Raises
-    KilnError with the compiler's first error.
+    Returns the path of the program: `out`, with a hash of all inputs and the target's suffix. A program
+    linked earlier from equal inputs is reused, others of the name `out` are removed. Raises KilnError with
+    the compiler's first error.
     """
+    work, name = out.parent, out.name
     command = toolchain.oldest_cpu_command(target)  # so that the program can report what the CPU lacks
     more = [*more, *program_flags(target)]
     key = _key([*command, *flags, *more, name], sources, include, libraries)

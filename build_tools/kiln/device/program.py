@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from kiln.device.bundle import limits_of, open_bundle
-from kiln.device.check.execute import execute
+from kiln.device.check.execute import BundleProgram, execute
 from kiln.device.check.runners.remote import ImageRunner
 from kiln.device.deploy import listing
 from kiln.device.deploy.registry import read_device
@@ -105,7 +105,9 @@ def _test(args: ProgramStage, image: Image, transport: Loads, runner: ImageRunne
     vectors = bundle.vectors()
     dtypes = [entry.dtype for entry in vectors[0].output_entries]
     inputs = [vector.inputs for vector in vectors]
-    outcome = execute(bundle, args.program, runner, inputs, dtypes, timeout=args.timeout, runs=bundle.runs())
+    outcome = execute(
+        BundleProgram(bundle, args.program, runner), inputs, dtypes, timeout=args.timeout, runs=bundle.runs()
+    )
     if len(outcome.outputs) != len(vectors):
         raise KilnError(f"{args.program}: {len(outcome.outputs)} of {len(vectors)} vectors came back")
     errors, faults = [], []

@@ -36,12 +36,11 @@ def _flash(joint: Path, figures: dict[str, Any], target: Target, work: Path) -> 
         target,
         [_PROGRAMS / "joint.c"],
         [*flags, f'-DJOINT_HEADER="{figures["name"]}.h"', f"-DJOINT_MODELS={models}"],
+        work / "size_joint",
         include=[joint / "include"],
         libraries=[joint / "lib" / f"lib{figures['name']}.a"],
-        work=work,
-        name="size_joint",
     )
-    empty = link(target, [_PROGRAMS / "empty.c"], flags, work=work, name="size_empty")
+    empty = link(target, [_PROGRAMS / "empty.c"], flags, work / "size_empty")
     return (read_program(program).sections - read_program(empty).sections).flash
 
 

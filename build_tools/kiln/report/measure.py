@@ -59,13 +59,12 @@ def linked_figures(plan: Plan, bundle: Path, target: Target, work: Path) -> Link
         target,
         [_PROGRAMS / "model.c"],
         [*flags, *defines],
+        work / "size_model",
         include=[bundle / "include"],
         libraries=[library],
         more=external.link_flags(bundle),
-        work=work,
-        name="size_model",
     )
-    empty = link(target, [_PROGRAMS / "empty.c"], flags, work=work, name="size_empty")
+    empty = link(target, [_PROGRAMS / "empty.c"], flags, work / "size_empty")
     program, base = read_program(model), read_program(empty)
     if program.sections.text <= base.sections.text:
         raise KilnError(
@@ -98,11 +97,10 @@ def _stack(plan: Plan, bundle: Path, target: Target, flags: list[str], work: Pat
         target,
         [_PROGRAMS / "model.c"],
         [*flags, f'-DKILN_HEADER="{plan.name}.h"', f"-DKILN_MODEL={plan.name}", f"-Wl,-u,{run}"],
+        work / "size_stack",
         include=[bundle / "include"],
         libraries=[bundle / "lib" / f"lib{plan.name}.a"],
         more=external.link_flags(bundle),
-        work=work,
-        name="size_stack",
     )
     return measure_stack(program, ["kiln_open", "kiln_run", run])
 

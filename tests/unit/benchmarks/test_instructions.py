@@ -34,7 +34,7 @@ int main(int count, char **words) {
 def test_the_plugin_counts_every_instruction(tmp_path: Path) -> None:
     source = tmp_path / "loop.c"
     source.write_text(LOOP)
-    program = link(load_target("aarch64_musl"), [source], ["-O1", "-static"], work=tmp_path, name="loop")
+    program = link(load_target("aarch64_musl"), [source], ["-O1", "-static"], tmp_path / "loop")
     plugin, _ = make_plugin("qemu-aarch64", tmp_path)
     counts = []
     for words in range(3):

@@ -19,11 +19,11 @@ def test_a_program_is_started_with_whole_sequences(tmp_path: Path, monkeypatch: 
     started: list[tuple[int, int]] = []
 
     def execute(*given: Any, runs: int, **_: Any) -> Outcome:
-        started.append((len(given[3]), runs))
-        return Outcome(outputs=list(given[3]))
+        started.append((len(given[1]), runs))
+        return Outcome(outputs=list(given[1]))
 
     monkeypatch.setattr(running, "execute", execute)
-    bundle = running.RunningBundle(Bundle(tmp_path, "m"), LocalRunner("host"), tmp_path)
+    bundle = running.RunningBundle(Bundle(tmp_path, "m"), tmp_path, LocalRunner("host"))
     inputs = [[np.zeros(1, np.float32)] for _ in range(70)]
     assert len(bundle.outputs(inputs, 5)) == 70 and started == [(30, 5), (30, 5), (10, 5)]
     started.clear()

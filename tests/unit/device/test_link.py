@@ -66,7 +66,7 @@ def test_zigs_libraries_are_made_for_one_kind_of_optimisation(
 ) -> None:
     """Of the programs that measure and that test: for WebAssembly, zig takes 25 seconds for them."""
 
-    def link(_target: object, _sources: object, flags: Sequence[str], **_: object) -> None:
+    def link(_target: object, _sources: object, flags: Sequence[str], *_: object, **__: object) -> None:
         raise Linked(sorted(flag for flag in flags if flag.startswith(("-O", "-g"))))
 
     monkeypatch.setattr("kiln.device.bundle.link", link)

@@ -240,9 +240,7 @@ def test_the_peak_is_measured_with_the_targets_vectors(
     The loop has one for each accumulator, none of which is on the stack.
     """
     asked: list[str] = []
-    monkeypatch.setattr(
-        "kiln.device.check.peak.link", lambda target, sources, flags, **_: asked.extend(flags)
-    )
+    monkeypatch.setattr("kiln.device.check.peak.link", lambda target, sources, flags, *_: asked.extend(flags))
     name, _, variant = name.partition(":")
     target = load_target(name).for_variant(variant)
     peak_program(target, tmp_path)

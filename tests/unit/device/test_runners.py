@@ -15,7 +15,7 @@ from kiln import packages
 from kiln.config import Target, load_target
 from kiln.device.bundle import Bundle
 from kiln.device.check import runners
-from kiln.device.check.execute import execute
+from kiln.device.check.execute import BundleProgram, execute
 from kiln.device.check.runners import qemu_user
 from kiln.device.check.runners.local import LocalRunner
 from kiln.device.link import link
@@ -147,9 +147,9 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr("kiln.toolchain.run", lambda *_: None)
         monkeypatch.setattr("os.replace", full)
         with pytest.raises(KilnError, match="cannot write: No space left on device"):
-            link(load_target("x86_64"), [], [], work=tmp_path / "work", name="p")
+            link(load_target("x86_64"), [], [], tmp_path / "work" / "p")
         assert list((tmp_path / "work").iterdir()) == []
     else:
         monkeypatch.setattr("pathlib.Path.write_bytes", full)
         with pytest.raises(KilnError, match="cannot run the test program: No space left on device"):
-            execute(Bundle(tmp_path, "m"), tmp_path / "p", LocalRunner("here"), [], [])
+            execute(BundleProgram(Bundle(tmp_path, "m"), tmp_path / "p", LocalRunner("here")), [], [])

@@ -226,9 +226,8 @@ def test_programs_link_the_parts_of_the_core_that_their_model_needs(tmp_path: Pa
             target,
             [source, *runtime_sources("none", target.deployment, target.arch, system=target.system)],
             ["-Os", "-g", *filter(None, [define]), *link_flags(target, "none")],
+            tmp_path / f"program{define}",
             include=[Path(flag.removeprefix("-I")) for flag in include_flags()],
-            work=tmp_path,
-            name=f"program{define}",
         )
         others = re.compile(r"main|step|choose|mem|__aeabi")
         sizes = read_program(program).functions

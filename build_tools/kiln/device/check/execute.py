@@ -55,10 +55,17 @@ class Outcome:
     refused: list[Refused] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class BundleProgram:
+    """A bundle, and its linked program on a runner."""
+
+    bundle: Bundle
+    program: Path
+    runner: Runner
+
+
 def execute(
-    bundle: Bundle,
-    program: Path,
-    runner: Runner,
+    linked: BundleProgram,
     vectors: Sequence[Sequence[Array]],
     dtypes: Sequence[str],
     *,
@@ -67,7 +74,7 @@ def execute(
     variant: str | None = None,
     runs: int = 1,
 ) -> Outcome:
-    """Start `program` once and run it on every vector (one tensor per input).
+    """Start the program `linked` once and run it on every vector (one tensor per input).
 
     `dtypes`: the element types of the outputs. `refused`: sets of shapes, one shape per input, that the model
     must refuse: with these the program makes the checks of programs/run_vectors.c, without them none.
@@ -77,6 +84,7 @@ def execute(
     Raises KilnError when the program cannot be started, does not end within `timeout` seconds, or fails, with
     its reason.
     """
+    bundle, program, runner = linked.bundle, linked.program, linked.runner
     arguments = [] if variant is None else ["variant", variant]
     arguments += ["runs", str(runs)] if runs > 1 else []
     arguments += ["inputs.bin", "outputs.bin", "params.bin"]

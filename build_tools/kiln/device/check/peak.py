@@ -34,7 +34,7 @@ def peak_program(target: Target, work: Path) -> Path:
         f"-DBITS={vector.bits}",
         f"-DREGISTERS={vector.registers}",
     ]
-    return link(target, [PROGRAMS / "peak.c"], flags, work=work, name="peak")
+    return link(target, [PROGRAMS / "peak.c"], flags, work / "peak")
 
 
 def measure_peak(target: Target, runner: Runner, work: Path) -> float:

@@ -18,7 +18,7 @@ from kiln.config.interface import Interface, PortRecord, Quantisation
 from kiln.config.records import read
 from kiln.config.slice_records import RunConfig
 from kiln.device.bundle import Bundle, open_bundle
-from kiln.device.check.execute import Outcome, execute
+from kiln.device.check.execute import BundleProgram, Outcome, execute
 from kiln.device.check.runners import Runner, shown_time
 from kiln.device.check.runners.remote import chosen_runner
 from kiln.errors import KilnError
@@ -45,7 +45,7 @@ def show(args: DeviceRunStage, target: Target, runner: Runner) -> None:
     tensors, source, is_image = _inputs(bundle, config, interface, args.image)
     program = bundle.link_program(target, args.work)
     dtypes = [port.dtype for port in interface.outputs]
-    outcome = execute(bundle, program, runner, [tensors], dtypes, timeout=args.timeout)
+    outcome = execute(BundleProgram(bundle, program, runner), [tensors], dtypes, timeout=args.timeout)
     shown: dict[str, Any] = {
         "model": bundle.name,
         "target": target.name,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from kiln.config import Target
 from kiln.device.bundle import Bundle, GoldenVector, limits_of, open_bundle
 from kiln.device.check.bucket_check import check_buckets, in_order, print_bucket
-from kiln.device.check.execute import Check, Outcome, execute
+from kiln.device.check.execute import BundleProgram, Check, Outcome, execute
 from kiln.device.check.outside import judge, outside
 from kiln.device.check.run_limits import over_budget
 from kiln.device.check.runners import Runner, shown_time
@@ -47,7 +46,8 @@ def check(
             print(f"{bundle.name} on {target.name}, variant {name}: not run: {own_runner}", flush=True)
             tested.append({"variant": name, "not_run": own_runner})
             continue
-        results = _check_variant(args, bundle, target, own_runner, program, vectors, tolerance, name)
+        linked = BundleProgram(bundle, program, own_runner)
+        results = _check_variant(args, linked, target, vectors, tolerance, name)
         tested.append({"variant": name, **results})
     first = next(entry for entry in tested if "not_run" not in entry)
     other_entries = [entry for entry in tested if entry is not first]
@@ -55,14 +55,15 @@ def check(
 
 
 def _check_variant(
-    args: GoldenCheck, bundle: Bundle, target: Target, runner: Runner, program: Path,
-    vectors: Sequence[GoldenVector], tolerance: Mapping[str, Any], variant: str,
+    args: GoldenCheck, linked: BundleProgram, target: Target, vectors: Sequence[GoldenVector],
+    tolerance: Mapping[str, Any], variant: str,
 ) -> dict[str, Any]:  # fmt: skip
     """Run all vectors and checks with one variant; returns its results. Ends the stage where one failed."""
+    bundle, runner = linked.bundle, linked.runner
     named = f", variant {variant}" if target.variants else ""
     print(f"{bundle.name} on {target.name}{named} ({runner.description})", flush=True)
     forced = variant if target.variants else None
-    outcome = _execute(bundle, program, runner, vectors, args.timeout, forced)
+    outcome = _execute(linked, vectors, args.timeout, forced)
     if forced is not None and outcome.variant != forced:
         raise KilnError(f"{bundle.folder}: variant '{outcome.variant}' ran in place of '{forced}'")
     compared = [
@@ -97,15 +98,19 @@ def _check_variant(
 
 
 def _execute(
-    bundle: Bundle, program: Path, runner: Runner, vectors: Sequence[GoldenVector], timeout: float,
-    variant: str | None,
-) -> Outcome:  # fmt: skip
+    linked: BundleProgram, vectors: Sequence[GoldenVector], timeout: float, variant: str | None
+) -> Outcome:
+    """Run all vectors, shapes that must be refused and the program's own checks.
+
+    Raises KilnError if the program returns too few results.
+    """
+    bundle = linked.bundle
     dtypes = [entry.dtype for entry in vectors[0].output_entries]
     cases = outside(bundle.golden())
     shapes = [case.shapes for case in cases]
     inputs = [vector.inputs for vector in vectors]
     outcome = execute(
-        bundle, program, runner, inputs, dtypes, refused=shapes, timeout=timeout, variant=variant,
+        linked, inputs, dtypes, refused=shapes, timeout=timeout, variant=variant,
         runs=bundle.runs(),
     )  # fmt: skip
     if len(outcome.outputs) != len(vectors) or len(outcome.nanoseconds) != len(vectors):

@@ -161,6 +161,10 @@ def _module(bundle: Bundle, manifest: Manifest, target: Target, work: Path) -> P
         f'-DKILN_HEADER="{bundle.name}.h"', f"-DKILN_MODEL={bundle.name}",
     ]  # fmt: skip
     return link(
-        target, [_FILES / "module.c"], flags, include=[bundle.include, header.parent],
-        libraries=[bundle.library], work=work, name="module.wasm",
-    )  # fmt: skip
+        target,
+        [_FILES / "module.c"],
+        flags,
+        work / "module.wasm",
+        include=[bundle.include, header.parent],
+        libraries=[bundle.library],
+    )
