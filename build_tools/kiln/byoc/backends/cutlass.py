@@ -13,6 +13,7 @@ store 16 bits. Tensor cores load several numbers at a time, so a subgraph of odd
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,16 +120,8 @@ def _product(match: Match, facts: TargetFacts, rows: Any) -> Code | None:
     sizes, (depth, columns) = _SizeParameters(), match.operands["w"].shape[-2:]
     weights = value.reshape(depth, columns)
     numbers = [sizes.text("rows", rows), columns, depth]
-    return _code(
-        match,
-        facts,
-        _PRODUCT,
-        (rows, columns, 1),
-        [depth],
-        sizes,
-        _comma_separated(numbers),
-        weights.T.copy(),
-    )
+    kernel = _Kernel(_PRODUCT, (rows, columns, 1), [depth], _comma_separated(numbers))
+    return _code(match, facts, kernel, sizes, weights.T.copy())
 
 
 def _matmul(match: Match, facts: TargetFacts, rows: Any, columns: Any, depth: Any, batch: Any) -> Code | None:
@@ -139,10 +132,8 @@ def _matmul(match: Match, facts: TargetFacts, rows: Any, columns: Any, depth: An
         sizes.text(*name_and_size)
         for name_and_size in (("rows", rows), ("columns", columns), ("depth", depth))
     ]
-    inner = [depth, columns]
-    return _code(
-        match, facts, _BATCHED, (rows, columns, batch), inner, sizes, _comma_separated(numbers), None
-    )
+    kernel = _Kernel(_BATCHED, (rows, columns, batch), [depth, columns], _comma_separated(numbers))
+    return _code(match, facts, kernel, sizes, None)
 
 
 def _convolution(match: Match, facts: TargetFacts, rows: Any) -> Code | None:
@@ -161,7 +152,8 @@ def _convolution(match: Match, facts: TargetFacts, rows: Any) -> Code | None:
     numbers = [n, h, w, c, k, r, s, p, q, *attrs["padding"][:2], *attrs["strides"], *attrs["dilation"]]
     size = f"{{{_comma_separated(numbers)}, cutlass::conv::Mode::kCrossCorrelation, 1, 1}}"
     weights = value.transpose(3, 0, 1, 2).copy()
-    return _code(match, facts, _CONVOLUTION, (rows, k, 1), [value.shape[2]], sizes, size, weights)
+    kernel = _Kernel(_CONVOLUTION, (rows, k, 1), [value.shape[2]], size)
+    return _code(match, facts, kernel, sizes, weights)
 
 
 def _comma_separated(numbers: Sequence[Any]) -> str:
@@ -175,21 +167,32 @@ _PRODUCT, _BATCHED = (
 _CONVOLUTION = "Convolution<SYMBOL_tile, SYMBOL_limits, {residual}>"
 
 
+@dataclass(frozen=True)
+class _Kernel:
+    """A kernel of CUTLASS for given sizes.
+
+    `template`: text of its C++ type. `extents`: rows, columns and batch of the output. `inner`: innermost
+    sizes of the tensors that are read, which limit the width of a load. `numbers`: C text of the sizes.
+    """
+
+    template: str
+    extents: tuple[Any, Any, Any]
+    inner: list[Any]
+    numbers: str
+
+
 def _code(
-    match: Match, facts: TargetFacts, kernel: str, extents: tuple[Any, Any, Any], inner: list[Any],
-    sizes: _SizeParameters, numbers: str, weights: Any,
-) -> Code | None:  # fmt: skip
+    match: Match, facts: TargetFacts, kernel: _Kernel, sizes: _SizeParameters, weights: Any
+) -> Code | None:
     """The code of one kernel.
 
-    `kernel`: template text; `extents`: rows, columns and batch of the output; `inner`: innermost sizes of the
-    tensors that are read, which limit the width of a load; `sizes`: the dynamic sizes; `numbers`: C text of
-    the sizes; `weights`: as stored, None if computed. Returns None if tensor cores cannot load the operands
-    or the weights exceed the precision's range.
+    `sizes`: the dynamic sizes. `weights`: as stored, None if computed. Returns None if tensor cores cannot
+    load the operands or the weights exceed the precision's range.
     """
     from kiln.byoc import products
     from kiln.tir.symbols import ceil_div
 
-    rows, columns, batch = extents
+    rows, columns, batch = kernel.extents
     dtype, narrow, tensor = stored(facts.precision), is_narrow(facts.precision), facts.precision != "fp32"
     element = _ELEMENTS[dtype]
     rectangle = _tile(rows, columns, batch, _TENSOR_TILES if tensor else _TILES)
@@ -200,7 +203,7 @@ def _code(
     dtypes: dict[str, str] = {}
     if tensor:
         most = 8 if narrow else 4
-        align = min(_numbers_per_load(size, most) for size in inner)
+        align = min(_numbers_per_load(size, most) for size in kernel.inner)
         tile = f"Tensor<{_comma_separated([element, *rectangle, align, _numbers_per_load(columns, most)])}>"
     if narrow:
         if align == 1 or (weights is not None and not holds(dtype, weights)):
@@ -212,8 +215,8 @@ def _code(
     operands = ["x", "w", *added]
     parameters = [f"const {'float' if name == 'bias' else element} *{name}" for name in operands]
     source = _TEXT.format(
-        low=_literal(low), high=_literal(high), tile=tile, threads=threads, sizes=numbers,
-        kernel=kernel.format(residual=str("residual" in added).lower()),
+        low=_literal(low), high=_literal(high), tile=tile, threads=threads, sizes=kernel.numbers,
+        kernel=kernel.template.format(residual=str("residual" in added).lower()),
         parameters=_comma_separated([*parameters, f"{element} *y", *(f"int {name}" for name in sizes.open)]),
         **{name: name if name in added else "nullptr" for name in ("bias", "residual")},
     )  # fmt: skip

@@ -15,6 +15,7 @@ reorders weights whose stored layout it cannot use.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +114,8 @@ def _convolution(match: Match, facts: TargetFacts) -> Code | None:
     ]
     constants = {"w": match.operands["w"].value if packed is None else packed}
     total = product([images, len(rows)])
-    return _code(match, facts, names, tag, tables, "conv", body, total, [], constants)
+    task = _TaskCode("conv", names, tables, body, total)
+    return _code(match, facts, task, constants, tag)
 
 
 def _depthwise(match: Match, facts: TargetFacts) -> tuple[Array | None, str | None]:
@@ -179,18 +181,9 @@ def _product(match: Match, facts: TargetFacts) -> Code:
         + (f"{run_last};" if last == 0 else f"count == {step} ? {run_static} : {run_last};"),
     ]
     sizes = [] if isinstance(rows, int) else [("rows", rows)]
-    return _code(
-        match,
-        facts,
-        names,
-        tag,
-        _rows_table(rows_of_primitives),
-        "product",
-        body,
-        ceil_div(rows, step),
-        sizes,
-        {"w": weights},
-    )
+    table = _rows_table(rows_of_primitives)
+    task = _TaskCode("product", names, table, body, ceil_div(rows, step), sizes)
+    return _code(match, facts, task, {"w": weights}, tag)
 
 
 def _in_blocks(weights: Array) -> Array:
@@ -229,9 +222,8 @@ def _batch_matmul(match: Match, facts: TargetFacts) -> Code:
     ]
     table = _rows_table([None if "rows" in is_dynamic else x[-2]])
     dynamic_sizes = [(name, sizes[name]) for name in is_dynamic]
-    return _code(
-        match, facts, names, None, table, "product", body, 1 if whole_batch else batch, dynamic_sizes, {}
-    )
+    task = _TaskCode("product", names, table, body, 1 if whole_batch else batch, dynamic_sizes)
+    return _code(match, facts, task, {}, None)
 
 
 def _rows_table(rows_of_primitives: list[Any]) -> list[str]:
@@ -251,24 +243,32 @@ def _weights(match: Match) -> str:
     return "w, bias" if "bias" in match.operands else "w, NULL"
 
 
+@dataclass(frozen=True)
+class _TaskCode:
+    """The C that computes one task of a subgraph: statements that define `status`, from the number `task`.
+
+    `kind`: conv or product, of the file c/onednn_KIND.c. `macros`: values by name. `tables`: lines before the
+    functions. `count`: number of tasks. `sizes`: dynamic sizes that the C reads, by name.
+    """
+
+    kind: str
+    macros: Mapping[str, Any]
+    tables: list[str]
+    body: list[str]
+    count: Any
+    sizes: list[tuple[str, Any]] = field(default_factory=list)
+
+
 def _code(
-    match: Match,
-    facts: TargetFacts,
-    names: Mapping[str, Any],
-    tag: str | None,
-    tables: list[str],
-    kind: str,
-    body: list[str],
-    total: Any,
-    sizes: list[tuple[str, Any]],
-    constants: Mapping[str, Any],
+    match: Match, facts: TargetFacts, task: _TaskCode, constants: Mapping[str, Any], tag: str | None
 ) -> Code:
-    """The generated C of a subgraph: `body` computes one of `total` tasks; `kind` is conv or product."""
+    """The generated C of a subgraph. `tag`: oneDNN's name of the layout of constant weights, if not plain."""
     from kiln.byoc import products
 
+    total, sizes = task.count, task.sizes
     limits, bias = products.limits(match), products.bias_of(match)
     operands = ["x", "w"] + [name for name in ("bias", "residual") if name in match.operands]
-    macros = {**names, "BIAS": int(bias is not None), "RESIDUAL": int("residual" in match.operands)}
+    macros = {**task.macros, "BIAS": int(bias is not None), "RESIDUAL": int("residual" in match.operands)}
     defined = [f"#define {name} {value}" for name, value in macros.items()]
     if limits is not None:
         defined += [
@@ -286,14 +286,14 @@ def _code(
     stored = dict(constants) | ({"bias": bias} if bias is not None else {})
     make_parameters = [f"const float *{name}" for name in operands if name in stored]
     lines = [
-        *defined, _source("common"), *tables, _source(kind),
+        *defined, _source("common"), *task.tables, _source(task.kind),
         f"static int32_t SYMBOL_make({', '.join(make_parameters) or 'void'}) {{",
         *(["    (void)bias;"] if bias is not None else []),
         f"    return make({'w' if 'w' in stored else 'NULL'});",
         "}\n",
         f"int32_t SYMBOL({', '.join(parameters)}) {{",
         f"    for (int64_t task = {first}; task < {last}; task++) {{",
-        *(f"        {line}" for line in body),
+        *(f"        {line}" for line in task.body),
         "        if (status != dnnl_success)",
         "            return (int32_t)status;",
         "    }",

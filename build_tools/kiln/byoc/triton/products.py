@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,8 @@ def dense(match: Match, facts: TargetFacts) -> Code | None:
         "EPSILON": float(products.norm_of(match)["epsilon"]) if match.options.get("norm") else 0.0,
         "DEPTH": depth,
     }  # fmt: skip
-    return _code(match, facts, call, ("dense", "dense"), tile, rows, weights, bias, [("rows", rows)])
+    product_of_rows = _ConstantProduct(rows, weights, bias)
+    return _code(match, facts, call, ("dense", "dense"), tile, product_of_rows, [("rows", rows)])
 
 
 def convolution(match: Match, facts: TargetFacts) -> Code | None:
@@ -93,8 +94,8 @@ def convolution(match: Match, facts: TargetFacts) -> Code | None:
     call.constants["CHANNELS"] = channels
     edges = any(attrs["padding"][1::2])
     call.constants |= {"TF32": facts.precision == "tf32", "ROWS": in_rows, "EDGES": edges}
-    return _code(match, facts, call, ("convolution", "convolution"), tile, rows, matrix,
-                 products.bias_of(match), numbers)  # fmt: skip
+    product_of_windows = _ConstantProduct(rows, matrix, products.bias_of(match))
+    return _code(match, facts, call, ("convolution", "convolution"), tile, product_of_windows, numbers)
 
 
 def matmul(match: Match, facts: TargetFacts) -> Code | None:
@@ -144,14 +145,25 @@ def _with_norm_folded(match: Match, weights: Array, bias: Array | None) -> tuple
     return (weights.astype(np.float64) * scale.reshape(-1, 1)).astype(np.float32), total.astype(np.float32)
 
 
-def _code(
-    match: Match, facts: TargetFacts, call: KernelCall, names: tuple[str, str], tile: GpuTile, rows: Any,
-    weights: Array, bias: Array | None, numbers: list[tuple[str, Any]],
-) -> Code | None:  # fmt: skip
-    """The code of a product with constant weights (depth, columns), as one kernel or as parts and their sum.
+@dataclass(frozen=True)
+class _ConstantProduct:
+    """A product of `rows` rows with constant weights (depth, columns), plus a bias for each column."""
 
-    `names`: template and kernel; `numbers`: its sizes.
+    rows: Any
+    weights: Array
+    bias: Array | None
+
+
+def _code(
+    match: Match, facts: TargetFacts, call: KernelCall, names: tuple[str, str], tile: GpuTile,
+    computed: _ConstantProduct, numbers: list[tuple[str, Any]],
+) -> Code | None:  # fmt: skip
+    """The code of a product, as one kernel or as parts and their sum.
+
+    None if a 16-bit type cannot hold the weights. `names`: of the template and of its kernel. `numbers`:
+    sizes that the kernel is given, by name.
     """
+    rows, weights, bias = computed.rows, computed.weights, computed.bias
     dtype, columns = stored(facts.precision), weights.shape[1]
     if is_narrow(facts.precision) and not holds(dtype, weights):
         return None
@@ -178,14 +190,8 @@ def _code(
     call.pointer("y", dtype if single else "float32")
     for name, size in numbers:
         call.size(name, size)
-    call.constants |= {
-        "COLUMNS": columns,
-        "W_COLUMNS": wide,
-        "SPLIT": split,
-        "M": tile.m,
-        "N": tile.n,
-        "K": tile.k,
-    }
+    call.constants |= {"COLUMNS": columns, "W_COLUMNS": wide, "SPLIT": split}
+    call.constants |= {"M": tile.m, "N": tile.n, "K": tile.k}
     grid = ceil_div(rows, tile.m), ceil_div(columns, tile.n), split
     source, launch, sizes = call.launch(*names, grid, tile.warps, tile.stages)
     added = [*(["bias"] if padded_bias is not None else []), *(["residual"] if has_residual else [])]
