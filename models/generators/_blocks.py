@@ -11,21 +11,20 @@ CLASSES = 1000
 IMAGE = [1, 3, 224, 224]
 
 
-def mobile_unit(
-    graph: Graph,
-    draw: Weights,
-    epsilon: float,
-    x: str,
-    name: str,
-    shape: tuple[int, int, int],
-    stride: int = 1,
-    groups: int = 1,
-) -> str:
-    """A convolution, a batch norm and ReLU6. `shape`: (output channels, input channels, kernel size)."""
-    out, inputs, kernel = shape
-    half = kernel // 2
-    x = graph.conv(x, f"{name}.0", draw.conv(out, inputs // groups, kernel), stride, (half, half), groups)
-    return graph.relu6(graph.batch_norm(x, f"{name}.1", draw.batch_norm(out), epsilon), f"{name}.2")
+def mobile_unit(graph: Graph, draw: Weights, epsilon: float) -> Callable[..., str]:
+    """The function that adds a convolution, a batch norm and ReLU6 to `graph`.
+
+    It is called as unit(x, name, shape, stride=1, groups=1) and returns the name of the result. shape:
+    (output channels, input channels, kernel size).
+    """
+
+    def unit(x: str, name: str, shape: tuple[int, int, int], stride: int = 1, groups: int = 1) -> str:
+        out, inputs, kernel = shape
+        half = kernel // 2
+        x = graph.conv(x, f"{name}.0", draw.conv(out, inputs // groups, kernel), stride, (half, half), groups)
+        return graph.relu6(graph.batch_norm(x, f"{name}.1", draw.batch_norm(out), epsilon), f"{name}.2")
+
+    return unit
 
 
 # Of a residual block: (input, name, input channels, channels, stride) → (output, output channels).

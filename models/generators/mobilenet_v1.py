@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 
 from ._blocks import classified, mobile_unit
@@ -20,7 +19,7 @@ def generate(seed: int, weights: Path | None) -> bytes:
     draw = Weights(seed)
     graph = Graph("mobilenet_v1")
 
-    unit = functools.partial(mobile_unit, graph, draw, _EPSILON)
+    unit = mobile_unit(graph, draw, _EPSILON)
     x, width = unit("input", "stem", (_STEM, 3, 3), stride=2), _STEM
     for index, (out, stride) in enumerate(_BLOCKS):
         x = unit(x, f"blocks.{index}.depthwise", (width, width, 3), stride, groups=width)

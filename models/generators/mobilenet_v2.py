@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 
 from ._blocks import classified, mobile_unit
@@ -31,7 +30,7 @@ def generate(seed: int, weights: Path | None) -> bytes:
     draw = Weights(seed)
     graph = Graph("mobilenet_v2")
 
-    unit = functools.partial(mobile_unit, graph, draw, _EPSILON)
+    unit = mobile_unit(graph, draw, _EPSILON)
     x = unit("input", "features.0", (32, 3, 3), stride=2)
     width, index = 32, 0
     for expansion, out, blocks, first_stride in _STAGES:
