@@ -51,6 +51,22 @@ def share_of_padding(exact: Mapping[str, float], padded: Mapping[str, int]) -> f
     return 1.0 - share
 
 
+@dataclass(frozen=True)
+class _PaddedRun:
+    """A run of the reference with padding: the inputs `exact` of `test`, padded to the sizes `target`.
+
+    `want`: the outputs without padding. `fill`: the fill value of each input. `data`: name of adversarial
+    data; empty for the inputs of the test case itself.
+    """
+
+    test: GoldenCase
+    target: Sizes
+    exact: Sequence[Array]
+    want: Sequence[Array]
+    fill: Mapping[str, Any]
+    data: str = ""
+
+
 @dataclass
 class PaddingChecks:
     """Checks every vector of the buckets that pad, and collects the results for padding.json.
@@ -81,7 +97,7 @@ class PaddingChecks:
         target = padded_sizes(bucket, test.sizes)
         fill = self._fills(bucket)
         results = self._compare(target, exact, want, fill)
-        self._raise_for(test, target, results, exact, want, fill)
+        self._raise_for(_PaddedRun(test, target, exact, want, fill), results)
         proof = self.proofs.get(bucket.name)
         if proof is not None and proof.proof == MEASURED and not test.shortened and test.case is None:
             self._attack(test, target, exact, fill)
@@ -134,22 +150,14 @@ class PaddingChecks:
         for attack in attacks(exact, self._names, fill, self.masks, [*self.masks, *with_fill]):
             want = self.reference.run(attack.inputs)
             results = self._compare(target, attack.inputs, want, attack.fill)
-            self._raise_for(test, target, results, attack.inputs, want, attack.fill, attack.name)
+            padded = _PaddedRun(test, target, attack.inputs, want, attack.fill, attack.name)
+            self._raise_for(padded, results)
 
-    def _raise_for(
-        self,
-        test: GoldenCase,
-        target: Sizes,
-        results: Sequence[Comparison],
-        exact: Sequence[Array],
-        want: Sequence[Array],
-        fill: Mapping[str, Any],
-        data: str = "",
-    ) -> None:
-        """Raise KilnError for the first failed comparison; `data` describes adversarial data."""
+    def _raise_for(self, padded: _PaddedRun, results: Sequence[Comparison]) -> None:
+        """Raise KilnError for the first failed comparison; `results` has one for each output."""
         for entry, result in zip(self.interface.outputs, results, strict=True):
             if not result.passed:
-                raise KilnError(self._refusal(test, target, entry, result, exact, want, fill, data))
+                raise KilnError(self._refusal(padded, entry, result))
 
     def _compare(
         self, target: Sizes, exact: Sequence[Array], want: Sequence[Array], fill: Mapping[str, Any]
@@ -171,22 +179,13 @@ class PaddingChecks:
             padded.append(np.pad(tensor, widths, constant_values=fill[entry.name]))
         return padded
 
-    def _refusal(
-        self,
-        test: GoldenCase,
-        target: Sizes,
-        entry: PortRecord,
-        result: Comparison,
-        exact: Sequence[Array],
-        want: Sequence[Array],
-        fill: Mapping[str, Any],
-        data: str,
-    ) -> str:
+    def _refusal(self, padded: _PaddedRun, entry: PortRecord, result: Comparison) -> str:
         """The message: the padded dimension, the output's error, the first operator whose result changes."""
+        test, target, exact, fill = padded.test, padded.target, padded.exact, padded.fill
         changed_dims = [name for name in target if target[name] != test.sizes[name]]
         for name in changed_dims if len(changed_dims) > 1 else []:
             one_padded = {**test.sizes, name: target[name]}
-            results = self._compare(one_padded, exact, want, fill)
+            results = self._compare(one_padded, exact, padded.want, fill)
             wrong = [index for index, r in enumerate(results) if not r.passed]
             if wrong:
                 changed_dims, target = [name], one_padded
@@ -200,7 +199,7 @@ class PaddingChecks:
         )
         subject = " and ".join(f"dims.{name}: pad {target[name]}" for name in changed_dims)
         sizes_shown = [f"{name} {test.sizes[name]} padded to {target[name]}" for name in changed_dims]
-        data_and_sizes = ", ".join([*([f"data {data}"] if data else []), *sizes_shown])
+        data_and_sizes = ", ".join([*([f"data {padded.data}"] if padded.data else []), *sizes_shown])
         other_sizes = ", ".join(
             f"{name} {size}" for name, size in test.sizes.items() if name not in changed_dims
         )

@@ -17,7 +17,7 @@ from tvm import relax
 
 from kiln.graph.bindings import Array, CallRewriter, Rule, const, constant, integers, operator, shape_of
 from kiln.graph.conv3d import Window
-from kiln.graph.transposed_conv import interleaved
+from kiln.graph.transposed_conv import interleaved, window_of
 
 _LIMITS = ("relax.nn.relu", "relax.clip", "relax.maximum", "relax.minimum")
 
@@ -60,13 +60,11 @@ class TransposedConvolutions:
             return None
         batch, channels, *sizes = shape_of(image.data)
         data = rewriter.emit(relax.op.permute_dims(image.data, [0, *range(2, 2 + len(sizes)), 1]))
-        value, more = weights.value, [1] if lines else []
+        value = weights.value
         if lines:
             data = rewriter.emit(relax.op.reshape(data, [batch, 1, *sizes, channels]))
             value = value[:, :, None]
-        steps = [*more, *integers(attrs.strides)], [*more, *integers(attrs.dilation)]
-        padding = [*(0 for _ in more), *integers(attrs.padding)[: len(sizes)]]
-        source = rewriter.definition(call.args[0])
+        source, transposed = rewriter.definition(call.args[0]), window_of(call)
         phases: list[Any] = []
 
         def convolve(rewriter: CallRewriter, data: Any, kernel: Array, window: Window) -> Any:
@@ -86,10 +84,8 @@ class TransposedConvolutions:
             phases.append(rewriter.emit(self.conv2d(rewriter, wide)))
             return phases[-1]
 
-        out = [*more, *shape_of(call)[2:]]
-
         def joined(convolve: Any) -> Any:
-            result = interleaved(rewriter, call, data, value, steps, padding, out, convolve, True)
+            result = interleaved(rewriter, call, data, value, transposed, convolve, True)
             if result is None or not lines:
                 return result
             batch, _, width, channels_out = shape_of(result)
@@ -99,7 +95,7 @@ class TransposedConvolutions:
         if result is None:
             return None
         self.made[result] = _Interleaved(
-            phases[-1], steps[0], int(attrs.groups), int(value.shape[1]),
+            phases[-1], transposed.strides, int(attrs.groups), int(value.shape[1]),
             lambda other: joined(lambda *_: other),
         )  # fmt: skip
         return relax.op.permute_dims(result, [0, len(sizes) + 1, *range(1, len(sizes) + 1)])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -58,15 +58,25 @@ def _known(size: Any) -> Any:
     return size if isinstance(size, int) else as_size(sym.Analyzer().simplify(size))
 
 
+def window_of(call: Any) -> TransposedWindow:
+    """The window of a call whose result has the spatial axes last; a line is an image of height 1."""
+    attrs, out = call.attrs, shape_of(call)[2:]
+    one, zero = ([1], [0]) if len(out) == 1 else ([], [])
+    return TransposedWindow(
+        strides=[*one, *integers(attrs.strides)],
+        dilation=[*one, *integers(attrs.dilation)],
+        padding=[*zero, *integers(attrs.padding)[: len(out)]],
+        out=[*one, *out],
+    )
+
+
 def conv2d_transpose(rewriter: CallRewriter, call: Any) -> Any:
     """Rewrite one nn.conv2d_transpose of layout NCHW with constant weights; None for others."""
     attrs, weights = call.attrs, constant(call.args[1])
     if str(attrs.data_layout) != "NCHW" or str(attrs.kernel_layout) != "IOHW" or weights is None:
         return None
     data = rewriter.emit(relax.op.permute_dims(call.args[0], [0, 2, 3, 1]))
-    padding = integers(attrs.padding)[:2]
-    steps = integers(attrs.strides), integers(attrs.dilation)
-    result = interleaved(rewriter, call, data, weights, steps, padding, shape_of(call)[2:])
+    result = interleaved(rewriter, call, data, weights, window_of(call))
     return None if result is None else relax.op.permute_dims(result, [0, 3, 1, 2])
 
 
@@ -78,9 +88,8 @@ def conv1d_transpose(rewriter: CallRewriter, call: Any) -> Any:
     batch, channels, width = shape_of(call.args[0])
     moved = rewriter.emit(relax.op.permute_dims(call.args[0], [0, 2, 1]))
     data = rewriter.emit(relax.op.reshape(moved, [batch, 1, width, channels]))
-    steps = [1, *integers(attrs.strides)], [1, *integers(attrs.dilation)]
-    padding, (_, channels, width) = [0, integers(attrs.padding)[0]], shape_of(call)
-    result = interleaved(rewriter, call, data, weights[:, :, None], steps, padding, [1, width])
+    _, channels, width = shape_of(call)
+    result = interleaved(rewriter, call, data, weights[:, :, None], window_of(call))
     if result is None:
         return None
     line = rewriter.emit(relax.op.reshape(result, [batch, width, channels]))
@@ -93,8 +102,7 @@ def conv3d_transpose(rewriter: CallRewriter, call: Any) -> Any:
     if str(attrs.data_layout) != "NCDHW" or str(attrs.kernel_layout) != "IODHW" or weights is None:
         return None
     data = rewriter.emit(relax.op.permute_dims(call.args[0], [0, 2, 3, 4, 1]))
-    padding, steps = integers(attrs.padding)[:3], (integers(attrs.strides), integers(attrs.dilation))
-    result = interleaved(rewriter, call, data, weights, steps, padding, shape_of(call)[2:])
+    result = interleaved(rewriter, call, data, weights, window_of(call))
     return None if result is None else relax.op.permute_dims(result, [0, 4, 1, 2, 3])
 
 
@@ -175,18 +183,31 @@ def _cropped(
     return result
 
 
+@dataclass(frozen=True)
+class TransposedWindow:
+    """The window of a transposed convolution along each spatial axis.
+
+    `padding`: before the first element. `out`: sizes of the result.
+    """
+
+    strides: list[int]
+    dilation: list[int]
+    padding: list[int]
+    out: list[Any]
+
+
 def interleaved(
-    rewriter: CallRewriter, call: Any, data: Any, weights: Array, steps: tuple[list[int], list[int]],
-    padding: list[int], out: list[Any], convolve: Convolve | None = None, covers: bool = False,
+    rewriter: CallRewriter, call: Any, data: Any, weights: Array, transposed: TransposedWindow,
+    convolve: Convolve | None = None, covers: bool = False,
 ) -> Any:  # fmt: skip
     """The result (N, *out, O) of `call` on data (N, *size, I) with weights (I, O / groups, *K).
 
-    `steps`: strides and dilation. `padding`: before the first element of each axis. `convolve`: emits the
-    convolution of all phases, with float32 results. `covers`: zeros after the last input are part of its
-    result, and not added after it. None where zeros after the result depend on a dynamic size.
+    `convolve`: emits the convolution of all phases, with float32 results. `covers`: zeros after the last
+    input are part of its result, and not added after it. None where zeros after the result depend on a
+    dynamic size.
     """
-    groups, rank = int(call.attrs.groups), len(padding)
-    strides, dilation = steps
+    groups, rank = int(call.attrs.groups), len(transposed.padding)
+    strides, dilation = transposed.strides, transposed.dilation
     # Without a stride, the convolution itself is dilated.
     own = [distance if stride == 1 else 1 for stride, distance in zip(strides, dilation, strict=True)]
     rest = [distance // one for distance, one in zip(dilation, own, strict=True)]
@@ -201,7 +222,7 @@ def interleaved(
         made = [size + more for size, more in zip(given, edge, strict=True)]
     # Elements after the phases (output_padding) depend on no input: they are zero.
     size = [length * stride for length, stride in zip(made, strides, strict=True)]
-    need = [before + length for before, length in zip(padding, out, strict=True)]
+    need = [before + length for before, length in zip(transposed.padding, transposed.out, strict=True)]
     gaps = [_known(end - length) for end, length in zip(need, size, strict=True)]
     if not all(isinstance(gap, int) for gap in gaps):
         return None
@@ -223,4 +244,4 @@ def interleaved(
     order = [axis for i in range(rank) for axis in (1 + i, rank + 2 + i)]
     interleaved = rewriter.emit(relax.op.permute_dims(split, [0, *order, rank + 1, 2 * rank + 2]))
     result = rewriter.emit(relax.op.reshape(interleaved, [batch, *size, groups * channels]))
-    return _cropped(rewriter, result, gaps, padding, need)
+    return _cropped(rewriter, result, gaps, transposed.padding, need)

@@ -8,6 +8,7 @@ by the runtime: they are in the first part.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from kiln.config import Target
 from kiln.config.memory import Region, regions_of
@@ -28,19 +29,30 @@ from kiln.plan.schema import (
 _HEADER = 128  # bytes of an image before its parameters
 
 
+@dataclass(frozen=True)
+class ParameterImage:
+    """The parameters of model `model` as bytes, and where they are: `storage` and `section` of its file."""
+
+    model: str
+    content: bytes
+    tensors: Sequence[StoredTensor]
+    storage: str
+    section: str
+
+
 def split_parameters(
-    payload: bytes, stored: Sequence[StoredTensor], buckets: list[PlannedBucket],
-    states: list[PlacedState], storage: str, section: str, name: str, target: Target,
-) -> tuple[bytes, list[StoredTensor], list[PlacedRegion]]:  # fmt: skip
+    parameters: ParameterImage, buckets: list[PlannedBucket], states: list[PlacedState], target: Target
+) -> tuple[bytes, list[StoredTensor], list[PlacedRegion]]:
     """The parameters in the order of their parts, their locations, and the parts.
 
     Changes `buckets` and `states`. With one region for parameters, nothing changes and there are no parts.
     Raises KilnError for parameters in a file, and for regions that are too small.
     """
     regions = regions_of(target.memory, "parameters")
+    payload, stored = parameters.content, parameters.tensors
     if len(regions) < 2 or not payload:
         return payload, list(stored), []
-    if storage == "file":
+    if parameters.storage == "file":
         raise KilnError(
             f"memory: target '{target.name}' has {len(regions)} regions that hold parameters, which a file "
             "cannot be split over: params.storage must be embedded or section"
@@ -55,15 +67,18 @@ def split_parameters(
             tensors.append(tensor.model_copy(update={"offset": len(content)}))
             content += payload[tensor.offset : tensor.offset + tensor.bytes]
             content += bytes(aligned(len(content)) - len(content))
-        default = (
-            f"{section}_{region.name}" if storage == "section" else f".rodata.{name}_params_{region.name}"
-        )
-        parts.append(
-            PlacedRegion(name=region.name, bytes=len(content) - begin, section=region.section or default)
-        )
+        size, section = len(content) - begin, region.section or _section_of(parameters, region)
+        parts.append(PlacedRegion(name=region.name, bytes=size, section=section))
     buckets[:] = moved_buckets(buckets, moved)
     states[:] = moved_states(states, moved)
     return bytes(content), tensors, parts
+
+
+def _section_of(parameters: ParameterImage, region: Region) -> str:
+    """The linker section of the part in `region`, which names none."""
+    if parameters.storage == "section":
+        return f"{parameters.section}_{region.name}"
+    return f".rodata.{parameters.model}_params_{region.name}"
 
 
 def moved_buckets(buckets: Sequence[PlannedBucket], moved: Mapping[int, int]) -> list[PlannedBucket]:

@@ -42,7 +42,7 @@ from kiln.plan.schema import (
     PlannedCondition,
     PlannedPort,
 )
-from kiln.plan.split import split_parameters
+from kiln.plan.split import ParameterImage, split_parameters
 from kiln.plan.states import place_states
 from kiln.plan.transforms import Origin, transforms
 from kiln.plan.variants import distinct, symbols_of
@@ -108,9 +108,8 @@ def make_plan(
     dims = {dim.name: (dim.min, dim.max) for dim in interface.dims}
     for counted in interface.counted:  # a bound may be a size that is counted before
         dims[counted.name] = 0, sizes.bounds(counted.bound, dims)[1]
-    payload, stored, parts = split_parameters(
-        parameters.content(), parameters.stored, planned, states, storage, section, config.name, target
-    )
+    image = ParameterImage(config.name, parameters.content(), parameters.stored, storage, section)
+    payload, stored, parts = split_parameters(image, planned, states, target)
     planned, variants = distinct(planned, lowered[0].bucket.variants)
     plan = Plan(
         format=2,

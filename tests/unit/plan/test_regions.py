@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from kiln.config import load_target
 from kiln.config.memory import Region
@@ -9,7 +11,7 @@ from kiln.errors import KilnError
 from kiln.plan.lifetimes import Lifetime
 from kiln.plan.regions import place_in_regions
 from kiln.plan.schema import PlannedBucket, StoredTensor
-from kiln.plan.split import split_parameters
+from kiln.plan.split import ParameterImage, split_parameters
 
 FAST = Region(name="fast", origin=0, bytes=256, holds=["arena"], cost=1)
 SLOW = Region(name="slow", origin=4096, bytes=1024, holds=["arena"], cost=4)
@@ -79,8 +81,9 @@ def test_parameters_in_two_regions() -> None:
         StoredTensor(name=name, offset=64 * at, bytes=64, dtype="int8", shape=[64])
         for at, name in enumerate("ab")
     ]
-    payload, buckets = b"a" * 64 + b"b" * 64, [bucket([(0, 64), (64, 5000)])]
-    made, tensors, parts = split_parameters(payload, stored, buckets, [], "embedded", "", "m", two)
+    image = ParameterImage("m", b"a" * 64 + b"b" * 64, stored, "embedded", "")
+    buckets = [bucket([(0, 64), (64, 5000)])]
+    made, tensors, parts = split_parameters(image, buckets, [], two)
     assert made == b"b" * 64 + b"a" * 64
     assert [(tensor.name, tensor.offset) for tensor in tensors] == [("b", 0), ("a", 64)]
     assert [(part.name, part.bytes, part.section) for part in parts] == [
@@ -88,9 +91,9 @@ def test_parameters_in_two_regions() -> None:
     ]  # fmt: skip
     assert [step.args[0].offset for step in buckets[0].steps] == [64, 0]  # type: ignore[union-attr]
     with pytest.raises(KilnError, match=r"'cortex_m4' has 2 regions .* a file cannot be split"):
-        split_parameters(payload, stored, buckets, [], "file", "", "m", two)
+        split_parameters(replace(image, storage="file"), buckets, [], two)
     small = two.model_copy(update={"memory": [flash, qspi.model_copy(update={"reserve": 4000})]})
     with pytest.raises(
         KilnError, match=r"64 of 128 bytes of parameters do not fit .*flash 192, qspi 96 bytes"
     ):
-        split_parameters(payload, stored, [bucket([(0, 1)])], [], "embedded", "", "m", small)
+        split_parameters(image, [bucket([(0, 1)])], [], small)

@@ -119,15 +119,28 @@ def each_element(node: TfliteOperands, function: Callable[..., Expr], *tensors: 
     return node.emit_te(compute, *tensors, name=name)
 
 
+@dataclass(frozen=True)
+class ResultLevels:
+    """The integers of a result; `limits`: the least and the greatest, None: those of `dtype`."""
+
+    dtype: str
+    zero: int = 0
+    limits: tuple[int, int] | None = None
+
+
 def rescaled(
-    node: TfliteOperands, sums: Any, bias: Array, factors: list[Factor], dtype: str, zero: int = 0,
-    more: Any = None, limits: tuple[int, int] | None = None,
-) -> Any:  # fmt: skip
-    """(sums + bias) * factor + zero + more, as `dtype`.
+    node: TfliteOperands,
+    sums: Any,
+    bias: Array,
+    factors: list[Factor],
+    levels: ResultLevels,
+    more: Any = None,
+) -> Any:
+    """(sums + bias) * factor + zero point + more, as integers of `levels`.
 
     sums: int32, with the columns as its last axis. bias: one number for each column. factors: the columns
     are divided into as many equal parts, and each part has its factor. more: an integer tensor of the shape
-    of `sums`. limits: the least and the greatest result, if not those of `dtype`.
+    of `sums`.
     """
     columns = _of_columns(factors, len(bias) // len(factors))
     if bias.any():
@@ -145,10 +158,10 @@ def rescaled(
                 for bits in left:
                     total = total << bits
                 total = divided(high_product(total, multiplier), right)
-            total = total + i32(zero) if zero else total
+            total = total + i32(levels.zero) if levels.zero else total
             for other in added:
                 total = total + tirx.Cast("int32", other(*at))
-            return limited(total, dtype, limits)
+            return limited(total, levels.dtype, levels.limits)
 
         return te.compute(x.shape, element, name="rescaled")
 

@@ -20,6 +20,7 @@ from kiln.arrays import Array
 from kiln.frontend.tflite.fixed_point import (
     RANGES,
     Factor,
+    ResultLevels,
     factor_of,
     range_of_activation,
     rescaled,
@@ -151,7 +152,7 @@ def _scaled_as_int8(
     values = node.array(bias)
     if values is None:
         sums, values = node.bind(op.add(sums, node.raw(bias))), np.zeros(int(sums.ty.shape[-1]), "int32")
-    return rescaled(node, sums, values.reshape(-1), factors, "int16", limits=limits)
+    return rescaled(node, sums, values.reshape(-1), factors, ResultLevels("int16", limits=limits))
 
 
 def scaled(node: TfliteOperands, sums: Any, factors: list[Factor], limits: tuple[int, int], most: int) -> Any:

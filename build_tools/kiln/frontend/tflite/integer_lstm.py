@@ -19,6 +19,7 @@ from kiln.frontend.tflite import gate_functions as functions
 from kiln.frontend.tflite.fixed_point import (
     Expr,
     Factor,
+    ResultLevels,
     divided,
     factor_of,
     i32,
@@ -112,7 +113,7 @@ class IntegerLstmLayer:
             scale = self._scale(index) * np.float32(grid.scale) / np.float32(self._before[gate].scale)
             factors.append(factor_of(float(scale)))
         sums = self._sums(x, np.concatenate(matrices))
-        return node.bind(rescaled(node, sums, np.concatenate(offsets), factors, "int16", more=more))
+        return node.bind(rescaled(node, sums, np.concatenate(offsets), factors, ResultLevels("int16"), more))
 
     def _sums(self, x: Any, matrix: Array) -> Any:
         """The product int32 [rows, outputs] of `x`, int8 [rows, inputs], and `matrix`, [outputs, inputs]."""
@@ -250,7 +251,7 @@ class IntegerLstmLayer:
         clip = self._projection_clip
         limits = (-clip, clip) if clip else None
         factors = [factor_of(float(scale))]
-        return node.bind(rescaled(node, sums, bias, factors, "int8", self._state.zero, limits=limits))
+        return node.bind(rescaled(node, sums, bias, factors, ResultLevels("int8", self._state.zero, limits)))
 
 
 def _clip(real: float, grid: Grid, most: int) -> int:

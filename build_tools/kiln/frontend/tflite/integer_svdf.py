@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from kiln.frontend.tflite.fixed_point import factor_of, rescaled
+from kiln.frontend.tflite.fixed_point import ResultLevels, factor_of, rescaled
 from kiln.frontend.tflite.operands import Grid, TfliteOperands, const
 
 op = relax.op
@@ -25,14 +25,15 @@ def integer_svdf(node: TfliteOperands, rank: int) -> Any:
     products = node.bind(op.matmul(node.raw(0), columns, out_dtype="int32"))
     offset = -source.zero * matrix.astype("int64").sum(1)
     into_state = factor_of(_ratio(source, weights, state))
-    features = node.bind(rescaled(node, products, offset, [into_state], state.dtype))
+    features = node.bind(rescaled(node, products, offset, [into_state], ResultLevels(state.dtype)))
     now = node.bind(op.reshape(node.raw(4), [batch, filters, memory]))
     kept = [node.bind(op.strided_slice(now, [2], [1], [memory]))] if memory > 1 else []
     newest = node.bind(op.reshape(features, [batch, filters, 1]))
     after = node.bind(op.concat([*kept, newest], 2))
     sums = _sums(node, after, rank)
     bias = node.constant_array(3) if node.has(3) else np.zeros(units, "int64")
-    out = rescaled(node, sums, bias, [factor_of(_ratio(state, times, result))], "int8", result.zero)
+    factors = [factor_of(_ratio(state, times, result))]
+    out = rescaled(node, sums, bias, factors, ResultLevels("int8", result.zero))
     return relax.Tuple([node.bind(out), node.bind(op.reshape(after, node.shape(4)))])
 
 
