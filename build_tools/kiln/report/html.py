@@ -6,8 +6,8 @@ import contextlib
 import functools
 import importlib.metadata
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import jinja2
@@ -38,7 +38,7 @@ _PLAIN = {"groups": 1, "dilation": [1, 1], "out_dtype": None, "ceil_mode": False
 def run(args: ReportStage) -> None:
     """Write the page. Equal inputs give equal bytes."""
     folder = args.golden or args.bundle / "golden"
-    page = render(
+    content = PageContent(
         plan=read_plan(args.plan),
         target=read_json(args.target),
         size=read_size(args.size),
@@ -53,7 +53,7 @@ def run(args: ReportStage) -> None:
         compared=read_json(args.compare) if args.compare else {},
         nodes=source_nodes(args.source) if args.source else [],
     )
-    atomic_write(args.out, page)
+    atomic_write(args.out, render(content))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -61,28 +61,35 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def render(
-    *,
-    plan: Plan,
-    target: Mapping[str, Any],
-    size: SizeFile,
-    manifest: Mapping[str, Any],
-    golden: GoldenFile | None,
-    tolerance: Mapping[str, Any],
-    test: Mapping[str, Any],
-    padding: Mapping[str, Any] = MappingProxyType({}),
-    precision: Mapping[str, Any] = MappingProxyType({}),
-    byoc: Mapping[str, Any] = MappingProxyType({}),
-    profile: Mapping[str, Any] = MappingProxyType({}),
-    compared: Mapping[str, Any] = MappingProxyType({}),
-    nodes: Sequence[SourceNode] = (),
-) -> str:
-    """The text of the page.
+@dataclass(frozen=True, kw_only=True)
+class PageContent:
+    """The files that the page shows, read.
 
-    Arguments other than plan, target and size may be empty; then their section or column is omitted. `nodes`:
-    the nodes of the model's file.
+    Where one that has a default is empty, its section or column is omitted. `nodes`: the nodes of the model's
+    file.
     """
-    measurements = Measured(profile, worst_rows(compared), nodes)
+
+    plan: Plan
+    target: Mapping[str, Any]
+    size: SizeFile
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    golden: GoldenFile | None = None
+    tolerance: Mapping[str, Any] = field(default_factory=dict)
+    test: Mapping[str, Any] = field(default_factory=dict)
+    padding: Mapping[str, Any] = field(default_factory=dict)
+    precision: Mapping[str, Any] = field(default_factory=dict)
+    byoc: Mapping[str, Any] = field(default_factory=dict)
+    profile: Mapping[str, Any] = field(default_factory=dict)
+    compared: Mapping[str, Any] = field(default_factory=dict)
+    nodes: Sequence[SourceNode] = ()
+
+
+def render(content: PageContent) -> str:
+    """The text of the page."""
+    plan, target, size, manifest = content.plan, content.target, content.size, content.manifest
+    test, tolerance = content.test, content.tolerance
+    precision, profile = content.precision, content.profile
+    measurements = Measured(profile, worst_rows(content.compared), content.nodes)
     used = budget.used_bytes(size)
     rows = plan_rows(plan)
     buckets = [_bucket(plan, size, *p, measurements) for p in zip(plan.buckets, rows, strict=True)]
@@ -94,18 +101,18 @@ def render(
         size=size,
         used=used,
         manifest=manifest,
-        golden=golden,
+        golden=content.golden,
         tolerance=tolerance.get("tolerance", tolerance),
         errors=_errors(test),
         test=test,
         precision=precision,
-        byoc=byoc,
+        byoc=content.byoc,
         measured=_errors(precision),
         tools=manifest.get("tools") or _tools(),
         buckets=buckets,
         profiled=bool(profile),
         untuned=plan.untuned or [],
-        compared=bool(compared),
+        compared=bool(content.compared),
         time_unit=time_unit,
         named=any(bucket["named"] for bucket in buckets),
         variants=tested_variants(size, test),
@@ -114,7 +121,7 @@ def render(
         dagre=Markup(asset("dagre.min.js").partition("\n//# sourceMappingURL=")[0]),
         dagre_licence=Markup(asset("dagre.LICENSE").replace("--", "- -")),
         has_buckets=has_buckets(rows),
-        padding={row["name"]: row["mean_padding"] for row in padding.get("buckets", [])},
+        padding={row["name"]: row["mean_padding"] for row in content.padding.get("buckets", [])},
         flash=_flash(plan, size),
         flops=max(sum(step["flops"] for step in _steps(plan, size, b)) for b in plan.buckets),
         parameters=sorted(plan.params.tensors, key=lambda t: (-t.bytes, t.name)),

@@ -10,7 +10,7 @@ from kiln.config.sizes import ranges_text
 from kiln.emit.size_schema import CodeByPart, LinkedFigures, LinkedKernel, LinkedSections, SizeFile
 from kiln.plan.schema import AcceptedSizes, Plan
 from kiln.report.buckets import code_rows, has_buckets, plan_rows
-from kiln.report.html import render
+from kiln.report.html import PageContent, render
 from kiln.report.measure import plan_figures
 from kiln.report.size import print_figures, software_floats
 from plans import plan_of
@@ -128,14 +128,12 @@ def test_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_page() -> None:
     text = render(
-        plan=plan(),
-        target=target_config(load_target("aarch64")),
-        size=size(),
-        manifest={},
-        golden=None,
-        tolerance={},
-        test={},
-        padding={"buckets": [{"name": "many", "mean_padding": 0.4375}]},
+        PageContent(
+            plan=plan(),
+            target=target_config(load_target("aarch64")),
+            size=size(),
+            padding={"buckets": [{"name": "many", "mean_padding": 0.4375}]},
+        )
     )
     assert '<section id="buckets">' in text and 'href="#many"' in text and 'id="many"' in text
     assert "batch × width // 2" in text and "43.8 %" in text and "1\u202f100" in text
@@ -146,15 +144,7 @@ def test_a_static_model_has_no_table_of_buckets() -> None:
     only = bucket("static", "exact", ["k_a"], batch=part(1, 1), width=part(8, 8))
     static = plan().model_copy(update={"buckets": plan_of(buckets=[only]).buckets})
     figures = plan_figures(static, "aarch64")
-    text = render(
-        plan=static,
-        target=target_config(load_target("aarch64")),
-        size=figures,
-        manifest={},
-        golden=None,
-        tolerance={},
-        test={},
-    )
+    text = render(PageContent(plan=static, target=target_config(load_target("aarch64")), size=figures))
     assert 'id="buckets"' not in text and "#buckets" not in text
 
 

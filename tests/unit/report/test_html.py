@@ -11,7 +11,7 @@ from kiln.config import load_target, target_config
 from kiln.golden.schema import GoldenEntry
 from kiln.plan.schema import Plan
 from kiln.report import arena
-from kiln.report.html import render
+from kiln.report.html import PageContent, render
 from plans import plan_of, size_file
 from records import golden_file, golden_tensor
 
@@ -102,18 +102,19 @@ def page(
     vectors = golden_file([GoldenEntry(name="random1", inputs=[], outputs=[output])])
     result = {"name": "y", "error": 1.0, "limit": 2.0, "unit": "levels"}
     return render(
-        plan=plan(),
-        target=target_config(load_target("aarch64")),
-        size=size,
-        manifest={},
-        golden=vectors if golden else None,
-        tolerance={"tolerance": {"absolute": 1e-5, "relative": 1e-4, "levels": 2}} if golden else {},
-        test={"runner": "qemu", "checks": [{}], "vectors": [{"name": "random1", "outputs": [result]}]}
-        if golden
-        else {},
-        precision=precision or {},
-        byoc=byoc or {},
-        **more,
+        PageContent(
+            plan=plan(),
+            target=target_config(load_target("aarch64")),
+            size=size,
+            golden=vectors if golden else None,
+            tolerance={"tolerance": {"absolute": 1e-5, "relative": 1e-4, "levels": 2}} if golden else {},
+            test={"runner": "qemu", "checks": [{}], "vectors": [{"name": "random1", "outputs": [result]}]}
+            if golden
+            else {},
+            precision=precision or {},
+            byoc=byoc or {},
+            **more,
+        )
     )
 
 
