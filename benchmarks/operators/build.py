@@ -25,7 +25,7 @@ from kiln.files import atomic_dir, atomic_write
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 from kiln.graph.pipeline import simplify
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.schema import LoweredBucket
 from kiln.plan.schema import ExpressionArgument, PlannedStep, PortArgument
 from kiln.plan.stage import LowerResult, make_plan
@@ -87,7 +87,7 @@ def build(case: Case, target: Target, folder: Path) -> dict[str, Any]:
     path = folder / "model.onnx"
     onnx.save(case.model(), path)
     module, interface = import_model(path, ImportOptions("m"))
-    steps = lower(simplify(module), "m", target, "pthread", winograd="auto")
+    steps = lower(simplify(module), Lowering("m", target, "pthread", winograd="auto"))
     compile_all(steps.functions, target, folder / "case.o", "m", steps.kernels)
     lowered = {"name": "", "params": "0/", "when": None, "lifted": {}, **dict(steps.record())}
     bucket = {"cases": [lowered], "threads": "pthread", "variants": [{"name": "base"}]}

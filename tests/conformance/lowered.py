@@ -21,7 +21,7 @@ from kiln.device.check.host_cpu import obstacle
 from kiln.emit.object_symbols import symbols
 from kiln.emit.objects import compile_all
 from kiln.emit.run_time_library import ALLOWED
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.schema import LoweredBucket, Step
 from kiln.lower.steps import Steps
 from kiln.lower.target_check import features_by_variant
@@ -81,7 +81,7 @@ class Compiled:
         """
         self.own = target.for_variant(variant or target.base)
         self.target, self.threads = target if variant else self.own, threads
-        self.result = lowered or lower(mod, "m", self.target, threads, winograd=winograd)
+        self.result = lowered or lower(mod, Lowering("m", self.target, threads, winograd=winograd))
         box = self.result.box
         self.tensors = {tensor.name: tensor.record(box) for tensor in self.result.tensors.values()}
         self.kernels = {kernel.symbol: kernel for kernel in self.result.kernels}

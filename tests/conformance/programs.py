@@ -13,7 +13,7 @@ import numpy as np
 from kiln.config import sizes
 from kiln.emit import objects
 from kiln.graph.pipeline import simplify
-from kiln.lower.pipeline import lower, tvm_target
+from kiln.lower.pipeline import Lowering, lower, tvm_target
 from kiln.lower.schema import GridAndBlock, Step, TensorRecord
 from kiln.lower.steps import Steps
 from kiln.plan.lifetimes import root_of
@@ -45,7 +45,7 @@ class Program:
 
     def __init__(self, path: Path, dims: Dims | None = None, optimise: bool = False) -> None:
         mod, _ = imported(path, dims or {})
-        self.steps = lower(simplify(mod), "m", runnable_alone("x86_64"), "pthread")
+        self.steps = lower(simplify(mod), Lowering("m", runnable_alone("x86_64"), "pthread"))
         target = path.with_suffix(".o")
         if optimise:
             objects.compile_object(self.steps.functions, runnable_alone("x86_64"), target)

@@ -15,7 +15,7 @@ from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 from kiln.golden.reference import open_reference
 from kiln.graph.pipeline import simplify
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.steps import Steps
 from tflite_files import Node, Tensor, write_graph
 
@@ -112,7 +112,7 @@ class BuiltFiles:
             self.paths[name] = make(folder / f"{name}.tflite")
             options = ImportOptions("m", bounds={"y": 30} if name == "span" else {})
             module, _ = import_model(self.paths[name], options)
-            self.steps[name] = lower(simplify(module), "m", target, "pthread")
+            self.steps[name] = lower(simplify(module), Lowering("m", target, "pthread"))
             functions |= self.steps[name].functions
         compile_unoptimised(functions, folder / "all.o")
         self.library = loaded(folder / "all.o")

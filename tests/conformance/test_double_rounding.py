@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kiln.emit.objects import compile_all
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from tvm import relax
 
 from .emulated import memory_of, opened
@@ -29,7 +29,7 @@ def test_doubles_are_rounded(name: str, tmp_path: Path) -> None:
         return [op.floor(value), op.ceil(value), op.trunc(value), op.round(value)]
 
     target = load_alone(name)
-    steps = lower(module([(x.shape, "float64")], body), "m", target, "none")
+    steps = lower(module([(x.shape, "float64")], body), Lowering("m", target, "none"))
     path = tmp_path / "m.o"
     compile_all(steps.functions, target, path, "m", steps.kernels)
     with opened(target, path, [steps], tmp_path) as library:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from kiln.emit.half_conversions import convert_halves
 from kiln.emit.objects import compile_all
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from tvm import relax, te, tirx
 from tvm.script import tirx as script
 
@@ -64,7 +64,7 @@ def test_halves_are_converted(name: str, tmp_path: Path) -> None:
             halves < rolled, halves == rolled,
         ]  # fmt: skip
     target = load_alone(name)
-    steps = lower(module([(x.shape, str(x.dtype)) for x in arrays], body), "m", target, "none")
+    steps = lower(module([(x.shape, str(x.dtype)) for x in arrays], body), Lowering("m", target, "none"))
     path = tmp_path / "m.o"
     compile_all(steps.functions, target, path, "m", steps.kernels)
     with opened(target, path, [steps], tmp_path) as library:
@@ -92,7 +92,7 @@ def test_bfloat16_is_computed_in_float32(name: str, tmp_path: Path) -> None:
         product = (wide * second).astype("bfloat16").astype("float32")
         wanted = [wide, wide + second, wide < second, np.tanh(wide), np.exp(product)]
     target = load_alone(name)
-    steps = lower(module([(numbers.shape, "bfloat16")] * 2, body), "m", target, "none")
+    steps = lower(module([(numbers.shape, "bfloat16")] * 2, body), Lowering("m", target, "none"))
     path = tmp_path / "m.o"
     compile_all(steps.functions, target, path, "m", steps.kernels)
     with opened(target, path, [steps], tmp_path) as library:
@@ -122,7 +122,7 @@ def test_loops_of_a_user_round_to_bfloat16(tmp_path: Path) -> None:
         y = builder.emit(relax.call_tir(rounded, [x], relax.TensorType((64,), "float32")))
         builder.emit_func_output(builder.emit(op.negative(y)))
     target, path = load_alone("x86_64"), tmp_path / "m.o"
-    steps = lower(builder.get(), "m", target, "none")
+    steps = lower(builder.get(), Lowering("m", target, "none"))
     compile_all(steps.functions, target, path, "m", steps.kernels)
     given = np.random.default_rng(0).normal(size=64).astype("float32")
     with opened(target, path, [steps], tmp_path) as library:

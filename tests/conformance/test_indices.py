@@ -27,7 +27,7 @@ from kiln.emit.source import emit, runtime_sources
 from kiln.errors import KilnError
 from kiln.graph.pipeline import simplify
 from kiln.lower.index_checks import index_checks
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.schema import LoweredBucket
 from kiln.plan.stage import LowerResult, make_plan
 from symbolic import Array, dynamic, imported, write
@@ -86,7 +86,7 @@ def lowered(path: Path, open_size: bool, checks: str | None) -> tuple[Any, Inter
     else:
         mod, interface = imported(path, {})
     return lower(
-        simplify(mod), "m", load_target("x86_64_v2").for_variant("v2"), "none", checks=checks
+        simplify(mod), Lowering("m", load_target("x86_64_v2").for_variant("v2"), "none", checks=checks)
     ), interface
 
 
@@ -264,7 +264,9 @@ def test_computed_indices_are_checked_before_they_are_read(tmp_path: Path) -> No
     text += " b = Add(a, one) y = Gather<axis = 0>(x, b) }"
     path = write(tmp_path / "m.onnx", text, one=np.array([1]))
     mod, _ = imported(path, DIMS)
-    steps = lower(simplify(mod), "m", load_target("x86_64_v2").for_variant("v2"), "none", checks="indices")
+    steps = lower(
+        simplify(mod), Lowering("m", load_target("x86_64_v2").for_variant("v2"), "none", checks="indices")
+    )
     labels = [step.label for step in steps.steps]
     assert labels[-3:] == ["indices of take", "less+add+where", "take"], labels
     check = steps.steps[labels.index("indices of take")]
@@ -292,7 +294,7 @@ def test_an_axis_that_may_be_empty_is_always_checked(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", text)
     for least, labels in ((0, 1), (1, 0)):
         mod, _ = imported(path, {"n": (least, 6)})
-        steps = lower(simplify(mod), "m", load_target("x86_64_v2").for_variant("v2"), "none")
+        steps = lower(simplify(mod), Lowering("m", load_target("x86_64_v2").for_variant("v2"), "none"))
         assert [step.label for step in steps.steps].count("indices of take") == labels
     mod, _ = imported(path, {"n": (1, 6)})
     with pytest.raises(KilnError, match="operator 'take': its indices have to be checked"):

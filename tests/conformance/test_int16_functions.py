@@ -14,7 +14,7 @@ from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 from kiln.golden.reference import open_reference
 from kiln.graph.pipeline import simplify
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from tflite_files import Node, Tensor, write_graph
 
 from .lowered import loaded, runnable_alone
@@ -121,7 +121,7 @@ def check(
     path = write_graph(folder / f"{name}.tflite", tensors, nodes, range(len(inputs)), outputs)
     target = runnable_alone("x86_64")
     module, _ = import_model(path, ImportOptions(name))
-    steps = lower(simplify(module), name, target, "pthread")
+    steps = lower(simplify(module), Lowering(name, target, "pthread"))
     compile_object(steps.functions, target, folder / f"{name}.o")
     library = loaded(folder / f"{name}.o")
     expected = open_reference(path, "builtin_ref").run(inputs)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from kiln.config import load_target
 from kiln.kernels.cpu import conv2d_schedule, gemm_tile
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from tvm import relax
 
 from . import arithmetic
@@ -195,7 +195,7 @@ def test_code_does_not_grow_with_the_number_of_groups() -> None:
         weights = np.ones((3, 3, 4, case.outputs), "f4")
         image = ((1, 14, 14, case.channels), "float32")
         mod = module([image], lambda x: [_convolution(case, x, weights)])
-        functions = lower(mod, "m", load_target("aarch64"), "pthread", winograd="off").functions
+        functions = lower(mod, Lowering("m", load_target("aarch64"), "pthread", winograd="off")).functions
         return sum(len(function.script()) for function in functions.values())
 
     assert lowered(64) < 1.05 * lowered(8)

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from kiln.config import load_target
 from kiln.graph.pipeline import simplify
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from onnx import TensorProto, helper
 from tvm import relax
 
@@ -191,7 +191,7 @@ def test_scores_need_no_memory(name: str) -> None:
             scores = op.einsum(relax.Tuple([q, k]), "abce,abde->abcd")
             return op.matmul(op.nn.softmax(scores, -1), v)
 
-        steps = lower(module([(x, "float32")] * 3, body), "m", target, "pthread")
+        steps = lower(module([(x, "float32")] * 3, body), Lowering("m", target, "pthread"))
         sizes = [t.record({}).bytes for t in steps.tensors.values() if t.kind not in ("input", "param")]
         return sum(sizes) - 4 * math.prod(x), [kernel.family for kernel in steps.kernels]
 

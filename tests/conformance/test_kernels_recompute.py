@@ -97,8 +97,8 @@ def test_weights_and_small_constants_stay_parameters(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", ["armv7", "cuda"])
 def test_other_targets_store_no_more(target: str) -> None:
-    from kiln.lower.pipeline import lower
+    from kiln.lower.pipeline import Lowering, lower
 
     mod = module([((64, 512), "float32")], lambda x: op.multiply(op.add(x, const(FILL)), const(GRID)))
     mod["main"] = mod["main"].with_attr("num_input", 1)
-    assert not lower(mod, "m", load_target(target), "none").params
+    assert not lower(mod, Lowering("m", load_target(target), "none")).params

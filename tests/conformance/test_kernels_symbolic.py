@@ -14,7 +14,7 @@ import tvm
 from kiln.config import sizes
 from kiln.emit.objects import compile_all
 from kiln.golden.reference import open_reference
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.plan.lifetimes import root_of
 from kiln.tir.kernel_name import digest
 from relaxed import virtual_machine
@@ -65,7 +65,7 @@ class Lowered:
     """The steps of a module, compiled and loaded."""
 
     def __init__(self, mod: tvm.IRModule, target: str, folder: Path, winograd: str = "off") -> None:
-        self.steps = lower(mod, "m", runnable_alone(target), "pthread", winograd=winograd)
+        self.steps = lower(mod, Lowering("m", runnable_alone(target), "pthread", winograd=winograd))
         self.tensors = {t.name: t for t in self.steps.record().tensors}
         self.kernels = {kernel.symbol: kernel for kernel in self.steps.kernels}
         path = folder / "kernels.o"

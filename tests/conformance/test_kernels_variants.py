@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.config import load_target
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.steps import Steps
 from tvm import relax
 
@@ -67,7 +67,7 @@ def _floats() -> Case:
 @functools.cache
 def _steps(make: Callable[..., Case], *arguments: Any, winograd: str = "off") -> Steps:
     """The steps of a case for all variants of the target, lowered once."""
-    return lower(make(*arguments)[0], "m", load_target("x86_64_v2"), "pthread", winograd=winograd)
+    return lower(make(*arguments)[0], Lowering("m", load_target("x86_64_v2"), "pthread", winograd=winograd))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -151,8 +151,8 @@ def test_parameters_are_the_same_for_one_variant_and_for_all(name: str) -> None:
     for case in ((_floats,), (_integers, -127)):
         mod = case[0](*case[1:])[0]
         shared = _steps(*case) if name == "x86_64_v2" else None
-        everything = shared or lower(mod, "m", target, "pthread")
-        alone = lower(mod, "m", target.with_variants([last]), "pthread")
+        everything = shared or lower(mod, Lowering("m", target, "pthread"))
+        alone = lower(mod, Lowering("m", target.with_variants([last]), "pthread"))
         assert len(everything.params) == len(alone.params)
         assert _params_bytes(everything) <= 1.1 * _params_bytes(alone)
         assert {step.label for step in everything.steps} == {step.label for step in alone.steps}

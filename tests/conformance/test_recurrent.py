@@ -14,7 +14,7 @@ import pytest
 from kiln.errors import KilnError
 from kiln.golden.reference import open_reference
 from kiln.graph.pipeline import simplify
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.steps import Steps
 from symbolic import imported, write
 
@@ -179,7 +179,7 @@ def _compiled(numbers: Iterable[int], folder: Path) -> dict[int, Program]:
         path = case.write(folder / f"{number}.onnx")
         dims = {"steps": (0, MOST), "rows": (1, 6)}
         used = {n: r for n, r in dims.items() if not (case.length if n == "steps" else case.batch)}
-        steps = lower(simplify(imported(path, used)[0]), "m", runnable_alone("x86_64"), "pthread")
+        steps = lower(simplify(imported(path, used)[0]), Lowering("m", runnable_alone("x86_64"), "pthread"))
         functions.update(steps.functions)
         made[number] = steps, path
     compile_unoptimised(functions, folder / "all.o")
@@ -239,7 +239,7 @@ def test_the_code_does_not_depend_on_the_length(tmp_path: Path) -> None:
     counts = []
     for steps in (4, 4096):
         path = Case("GRU", length=steps).write(tmp_path / "m.onnx")
-        made = lower(simplify(imported(path, {})[0]), "m", runnable_alone("x86_64"), "pthread")
+        made = lower(simplify(imported(path, {})[0]), Lowering("m", runnable_alone("x86_64"), "pthread"))
         counts.append((len(made.steps), len(made.kernels)))
     assert counts[0] == counts[1]
 

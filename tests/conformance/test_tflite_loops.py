@@ -14,7 +14,7 @@ from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 from kiln.golden.reference import open_reference
 from kiln.graph.pipeline import simplify
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from tflite_graphs import TfliteFile
 
 from .lowered import loaded, runnable_alone
@@ -191,7 +191,7 @@ def test_loops_of_the_plan_compute_what_litert_does(tmp_path: Path) -> None:
     made = []
     for number, (path, runs) in enumerate(tests):
         module, _ = import_model(path, ImportOptions("m"))
-        steps = lower(simplify(module), f"m{number}", runnable_alone("x86_64"), "pthread")
+        steps = lower(simplify(module), Lowering(f"m{number}", runnable_alone("x86_64"), "pthread"))
         assert any(step.loop is not None for step in steps.steps)
         made.append((path, steps, runs))
     functions = {name: function for _, steps, _ in made for name, function in steps.functions.items()}
@@ -231,7 +231,9 @@ def test_one_branch_of_an_if_runs(tmp_path: Path) -> None:
         )  # fmt: skip
         file.model.subgraphs[-1].tensors[2] = held(file, "axis", np.zeros(1, "int32"))
     path = file.write(tmp_path / "m.tflite")
-    steps = lower(simplify(import_model(path, ImportOptions("m"))[0]), "m", runnable_alone("x86_64"), "none")
+    steps = lower(
+        simplify(import_model(path, ImportOptions("m"))[0]), Lowering("m", runnable_alone("x86_64"), "none")
+    )
     compile_unoptimised(steps.functions, tmp_path / "m.o")
     library, ran = loaded(tmp_path / "m.o"), []
     x = np.random.default_rng(1).uniform(-2, 2, (2, 4)).astype("f4")

@@ -19,7 +19,7 @@ from kiln.frontend.options import ImportOptions
 from kiln.frontend.tflite.files import rounds_activations
 from kiln.golden.reference import open_reference
 from kiln.graph.pipeline import simplify
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 
 from .lowered import loaded, runnable_alone
 from .programs import execute
@@ -32,7 +32,7 @@ def differences(cases: Sequence[Recurrence], folder: Path) -> list[str]:
     for number, case in enumerate(cases):
         path = case.write(folder)
         module, interface = import_model(path, ImportOptions("m"))
-        steps = lower(simplify(module), f"m{number}", runnable_alone("x86_64"), "pthread")
+        steps = lower(simplify(module), Lowering(f"m{number}", runnable_alone("x86_64"), "pthread"))
         made.append((case, path, interface.states, steps))
     functions = {name: function for *_, steps in made for name, function in steps.functions.items()}
     compile_object(functions, runnable_alone("x86_64"), folder / "all.o")
@@ -102,7 +102,7 @@ def test_integers_need_no_floats(tmp_path: Path) -> None:
     for case in all_cases():
         if case.name in ("svdf_integer_1", "sequence_lstm_9_integer"):
             module, _ = import_model(case.write(tmp_path), ImportOptions("m"))
-            steps = lower(simplify(module), "m", target, "none")
+            steps = lower(simplify(module), Lowering("m", target, "none"))
             object_file = tmp_path / f"{case.name}.o"
             compile_object(steps.functions, target, object_file)
             called = [symbol.name for symbol in symbols(object_file.read_bytes()) if not symbol.defined]

@@ -15,7 +15,7 @@ from kiln.emit.objects import missing_symbols
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import from_config
 from kiln.graph.pipeline import simplify
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.steps import Steps
 from symbolic import configuration, dynamic
 
@@ -56,7 +56,7 @@ class CompiledGraphs:
                 dynamic(graph.dims) if graph.dims else None,
             )
             module, _ = import_model(folder / f"{name}.onnx", options)
-            self.steps[name] = lower(simplify(module), "m", target, "pthread")
+            self.steps[name] = lower(simplify(module), Lowering("m", target, "pthread"))
             functions |= self.steps[name].functions
         compile_unoptimised(functions, folder / "all.o")
         assert not missing_symbols(folder / "all.o", target)

@@ -26,7 +26,7 @@ from kiln.config.byoc import Byoc
 from kiln.config.target import Cuda
 from kiln.emit.cuda_objects import external_kernels, image_of, source_of
 from kiln.errors import KilnError
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.steps import Steps
 from kiln.plan.schema import Plan
 from plans import plan_of
@@ -181,7 +181,9 @@ def _made(mods: dict[str, tvm.IRModule], precisions: dict[str, str], folder: Pat
     for name, mod in mods.items():
         precision = precisions.get(name, "fp32")
         passes = _passes(precision)
-        steps[name] = lower(_counted(mod), "m", TARGET, "none", external=passes, precision=precision)
+        steps[name] = lower(
+            _counted(mod), Lowering("m", TARGET, "none", external=passes, precision=precision)
+        )
     plan = _plan(steps)
     text, _ = external_kernels(plan)
     functions = {name: func for one in steps.values() for name, func in one.functions.items()}
@@ -326,7 +328,9 @@ def test_machine_code_of_what_newer_gpus_multiply(made: Any, rest: Any, tmp_path
     ids=["few rows", "groups", "a large filter"],
 )
 def test_what_is_left(shape: list[int], graph: Any) -> None:
-    steps = lower(_counted(module([(shape, "float32")], graph)), "m", TARGET, "none", external=_passes())
+    steps = lower(
+        _counted(module([(shape, "float32")], graph)), Lowering("m", TARGET, "none", external=_passes())
+    )
     assert not any(kernel.external is not None for kernel in steps.kernels)
 
 

@@ -27,7 +27,7 @@ from kiln.byoc.triton import compiler, kernel_call
 from kiln.byoc.triton.compiler import CompiledKernel, KernelRequest
 from kiln.config import load_target, sizes
 from kiln.config.byoc import Byoc
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.steps import Steps
 from kiln.sources.triton_wheel import triton_folder
 from relaxed import const, module
@@ -228,7 +228,7 @@ def lowered(
     passes = Passes([load("triton")], Partition(facts, ChosenBackends(Byoc())))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel_call, "compile_kernel", compile_kernel)
-        return lower(mod, "m", TARGET, "none", external=passes, precision=precision)
+        return lower(mod, Lowering("m", TARGET, "none", external=passes, precision=precision))
 
 
 def request_of(source: str) -> dict[str, Any]:

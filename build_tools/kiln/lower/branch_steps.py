@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from kiln.frontend import branches
 from kiln.lower.fused_steps import GroupLowering
-from kiln.lower.schema import BranchMark, KernelArgument, KernelRecord
+from kiln.lower.schema import BranchMark, KernelArgument, KernelRecord, Step
 
 CONTROL = "kiln_branch"  # no function: the plan's step itself decides where the run goes on
 
@@ -90,6 +90,13 @@ class BranchSteps:
             )
         text = {"first": "first branch", "second": "second branch", "end": "end"}[mark]
         label = f"{text} of choice {choice.number}"
-        self.steps.call(
-            CONTROL, [choice.condition], [], label, branch=BranchMark(number=choice.number, part=mark)
+        self.steps.steps.append(
+            Step(
+                kernel=CONTROL,
+                args=[choice.condition],
+                writes=[],
+                label=label,
+                branch=BranchMark(number=choice.number, part=mark),
+                macs=0,
+            )
         )

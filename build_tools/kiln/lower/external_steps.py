@@ -10,7 +10,7 @@ import tvm
 
 from kiln.config import sizes
 from kiln.lower.fused_steps import GroupLowering
-from kiln.lower.schema import ExternalCode, GridAndBlock, KernelArgument, KernelRecord, SizeArgument
+from kiln.lower.schema import ExternalCode, GridAndBlock, KernelArgument, KernelRecord, SizeArgument, Step
 from kiln.lower.steps import SIZE_PARAMETER, LoweredTensor, label_of, operators
 from kiln.tir.symbols import simplify
 
@@ -45,16 +45,18 @@ class Externals:
         elements = int(np.prod([sizes.bounds(size, self.steps.box)[1] for size in output.shape]))
         if not self.steps.has_kernel(symbol):
             self._kernel(symbol, facts, inputs, output, bool(scratch), len(numbers), elements)
-        self.steps.call(
-            symbol,
-            [*inputs, output.name, *scratch, *(SizeArgument(dim=dims.size(n)) for n in numbers)],
-            [output.name],
-            label_of(facts["ops"]),
-            extent=extent,
-            attrs=facts["anchor"],
-            macs=facts["depth"] * elements,
-            in_place=[inputs[position] for position in facts["in_place"]],
-            launch=GridAndBlock(grid=grid, block=block) if block else None,
+        self.steps.steps.append(
+            Step(
+                kernel=symbol,
+                args=[*inputs, output.name, *scratch, *(SizeArgument(dim=dims.size(n)) for n in numbers)],
+                writes=[output.name],
+                label=label_of(facts["ops"]),
+                extent=extent,
+                attrs=facts["anchor"],
+                macs=facts["depth"] * elements,
+                in_place=[inputs[position] for position in facts["in_place"]],
+                launch=GridAndBlock(grid=grid, block=block) if block else None,
+            )
         )
         return output.name
 

@@ -234,24 +234,26 @@ class GroupLowering:
 
         last_kernel, calls = kernels[-1].part, [call(variant) for variant in kernels]
         names = [build.name for build in self.builds]
-        self.steps.call(
-            calls[0].kernel,
-            calls[0].args,
-            written,
-            label_of(ops) or last_kernel.kernel.family,
-            extent=calls[0].extent,
-            attrs=ops[0]["attrs"] if ops else {},
-            macs=last_kernel.macs,
-            in_place=[
-                tensors[position]
-                for position in last_kernel.kernel.in_place
-                if all(position in variant.part.kernel.in_place for variant in kernels)
-            ],
-            variants={
-                name: variant_call
-                for name, variant_call in zip(names, calls, strict=True)
-                if variant_call != calls[0]
-            },
+        self.steps.steps.append(
+            Step(
+                kernel=calls[0].kernel,
+                args=calls[0].args,
+                writes=written,
+                label=label_of(ops) or last_kernel.kernel.family,
+                extent=calls[0].extent,
+                attrs=ops[0]["attrs"] if ops else {},
+                macs=last_kernel.macs,
+                in_place=[
+                    tensors[position]
+                    for position in last_kernel.kernel.in_place
+                    if all(position in variant.part.kernel.in_place for variant in kernels)
+                ],
+                variants={
+                    name: variant_call
+                    for name, variant_call in zip(names, calls, strict=True)
+                    if variant_call != calls[0]
+                },
+            )
         )
 
     def _pack(self, name: str, group_kernel: GroupKernel, position: int, symbol: str) -> str:

@@ -26,7 +26,7 @@ from kiln.kernels.operators import legalize
 from kiln.kernels.operators.topk import topk
 from kiln.lower.dims import Dims
 from kiln.lower.fused_steps import GroupLowering
-from kiln.lower.schema import GridAndBlock, KernelArgument, KernelRecord, SizeArgument
+from kiln.lower.schema import GridAndBlock, KernelArgument, KernelRecord, SizeArgument, Step
 from kiln.lower.steps import label_of, operators
 from kiln.opinfo import attach
 from kiln.opinfo.attach import OpInfo, refusal
@@ -113,14 +113,16 @@ class GpuGroupLowering(GroupLowering):
                     flops=2 * macs,
                 )
             )  # fmt: skip
-        self.steps.call(
-            symbol,
-            arguments,
-            [str(n) for n, a in zip(arguments, launch.arguments, strict=True) if a.written],
-            label_of(ops) or "cuda",
-            attrs=ops[0]["attrs"] if ops else {},
-            macs=macs,
-            launch=GridAndBlock(grid=grid, block=list(launch.block)),
+        self.steps.steps.append(
+            Step(
+                kernel=symbol,
+                args=arguments,
+                writes=[str(n) for n, a in zip(arguments, launch.arguments, strict=True) if a.written],
+                label=label_of(ops) or "cuda",
+                attrs=ops[0]["attrs"] if ops else {},
+                macs=macs,
+                launch=GridAndBlock(grid=grid, block=list(launch.block)),
+            )
         )
 
 

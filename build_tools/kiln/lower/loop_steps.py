@@ -108,4 +108,13 @@ class LoopSteps:
                 KernelRecord(symbol=CONTROL, args=[condition], parallel=False, family="loop", check=True)
             )
         label = f"{'end' if ends else 'begin'} of loop {number}"
-        self.steps.call(CONTROL, held[:1], held, label, loop=LoopMark(number=number, ends=ends))
+        self.steps.steps.append(
+            Step(
+                kernel=CONTROL,
+                args=[held[0]],
+                writes=held,
+                label=label,
+                loop=LoopMark(number=number, ends=ends),
+                macs=0,
+            )
+        )

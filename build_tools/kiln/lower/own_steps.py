@@ -15,6 +15,7 @@ from kiln.lower.schema import (
     OperatorRecord,
     OwnFunction,
     SizeArgument,
+    Step,
     StepCall,
 )
 from kiln.lower.step_kernels import Build
@@ -61,7 +62,16 @@ def add_own(groups: GroupLowering, call: Any, inputs: list[str], numbers: list[A
         calls[build.name] = StepCall(kernel=symbol, extent=0, args=given)
     first = calls[groups.builds[0].name]
     variants = {name: variant_call for name, variant_call in calls.items() if variant_call != first}
-    steps.call(first.kernel, given, outputs, operator.operator, variants=variants)
+    steps.steps.append(
+        Step(
+            kernel=first.kernel,
+            args=given,
+            writes=outputs,
+            label=operator.operator,
+            variants=variants,
+            macs=0,
+        )
+    )
     return outputs if several else outputs[0]
 
 

@@ -310,30 +310,12 @@ def _kernels_of(lowering: Lowering, groups: GroupLowering) -> tvm.IRModule:
     return tvm.IRModule(groups.steps.functions)
 
 
-def lower(
-    mod: tvm.IRModule,
-    model: str,
-    target: Target,
-    threads: str,
-    dump: Path | None = None,
-    winograd: str = "off",
-    choices: TuningRecords | None = None,
-    external: External | None = None,
-    precision: str = "fp32",
-    checks: str | None = None,
-    packings: Packings | None = None,
-    ram_limit: int | None = None,
-    product_tiles: ProductTiles | None = None,
-) -> Steps:
-    """Lower a simplified module, whose parameters are constants, to kernels and steps for `target`.
+def lower(mod: tvm.IRModule, lowering: Lowering, dump: Path | None = None) -> Steps:
+    """Lower a simplified module, whose parameters are constants, to kernels and steps.
 
-    `dump`: a folder for the IR after each pass. The others: see `Lowering`. Raises KilnError with the names
-    of the operators for a group that cannot be lowered for the target.
+    `dump`: a folder for the IR after each pass. Raises KilnError with the names of the operators for a group
+    that cannot be lowered for the target.
     """
-    lowering = Lowering(
-        model, target, threads, winograd, choices, external, precision, checks, packings, ram_limit,
-        product_tiles,
-    )  # fmt: skip
     run(mod, passes(lowering), dump)
     assert lowering.groups is not None
     lowering.groups.steps.patched = lowering.patched

@@ -13,7 +13,7 @@ from kiln.lower import arithmetic, target_check
 from kiln.lower.cases import cases_of
 from kiln.lower.packings_stage import packings_of
 from kiln.lower.patch_choice import ram_limit
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.schema import LiftedParameter, LoweredBucket, LoweredCase
 from kiln.lower.steps import Steps
 from kiln.lower.target_trial import check_together
@@ -45,10 +45,11 @@ def run(args: LowerStage) -> None:
     )
     for number, case in enumerate(bucket_cases):
         dump = args.dump and (args.dump / case.name if case.name else args.dump)
-        steps = lower(
-            case.module, config.name, target, threads, dump, config.winograd, choices, external,
-            config.precision, config.checks, packings, limit,
+        lowering = Lowering(
+            config.name, target, threads, config.winograd, choices, external, config.precision, config.checks,
+            packings, limit,
         )  # fmt: skip
+        steps = lower(case.module, lowering, dump)
         steps = arithmetic.mark(steps, target_check.has_floats(target))
         if config.quantised == "strict":
             arithmetic.require_integers(steps, config.name, arithmetic.nodes_of(case.module))

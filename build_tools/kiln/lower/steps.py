@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import tvm
 from tvm import tirx
@@ -15,19 +15,12 @@ from tvm import tirx
 from kiln.config import sizes
 from kiln.config.sizes import SizeExpr
 from kiln.lower.schema import (
-    BranchMark,
-    CountedSize,
-    GridAndBlock,
-    IndexCheck,
     KernelArgument,
     KernelRecord,
-    LoopMark,
     LoweredFunction,
     OperatorRecord,
     PatchRecord,
-    SizeArgument,
     Step,
-    StepCall,
     TensorRecord,
 )
 from kiln.opinfo.attributes import OpInfo
@@ -110,44 +103,6 @@ class Steps:
             tensors=[tensor.record(self.box) for tensor in self.tensors.values()],
             kernels=self.kernels,
             steps=self.steps,
-        )
-
-    def call(
-        self,
-        kernel: str,
-        args: Sequence[str | SizeArgument],
-        writes: Sequence[str],
-        label: str,
-        *,
-        extent: SizeExpr = 0,
-        attrs: Mapping[str, Any] | None = None,
-        macs: int = 0,
-        in_place: Sequence[str] = (),
-        launch: GridAndBlock | None = None,
-        check: IndexCheck | None = None,
-        counts: CountedSize | None = None,
-        loop: LoopMark | None = None,
-        branch: BranchMark | None = None,
-        variants: Mapping[str, StepCall] | None = None,
-    ) -> None:
-        """Add a step that calls `kernel`; see `Step`."""
-        self.steps.append(
-            Step(
-                kernel=kernel,
-                extent=extent,
-                args=list(args),
-                writes=list(writes),
-                in_place=list(in_place),
-                label=label,
-                attrs=dict(attrs or {}),
-                macs=macs,
-                launch=launch,
-                check=check,
-                counts=counts,
-                loop=loop,
-                branch=branch,
-                variants=dict(variants or {}),
-            )
         )
 
     def has_kernel(self, symbol: str) -> bool:

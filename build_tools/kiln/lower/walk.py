@@ -21,7 +21,7 @@ from kiln.lower.fused_steps import GroupLowering
 from kiln.lower.index_checks import CHECK
 from kiln.lower.loop_steps import LoopSteps
 from kiln.lower.own_steps import add_own, is_own
-from kiln.lower.schema import CountedSize, IndexCheck, KernelArgument, KernelRecord, SizeArgument
+from kiln.lower.schema import CountedSize, IndexCheck, KernelArgument, KernelRecord, SizeArgument, Step
 from kiln.lower.steps import SIZE_PARAMETER, LoweredTensor, Steps
 from kiln.lower.views.steps import Placement
 from kiln.opinfo.attach import OpInfo
@@ -157,12 +157,15 @@ class Builder:
                 KernelRecord(symbol=symbol, args=arguments, parallel=False, family="check", check=True)
             )
         dims = self.groups.dims
-        self.steps.call(
-            symbol,
-            [result, *(SizeArgument(dim=dims.size(simplify(number))) for number in numbers)],
-            [result],  # so that the step that reads the indices comes later
-            f"indices of {about['op']}",
-            check=IndexCheck(**about),
+        self.steps.steps.append(
+            Step(
+                kernel=symbol,
+                args=[result, *(SizeArgument(dim=dims.size(simplify(number))) for number in numbers)],
+                writes=[result],
+                label=f"indices of {about['op']}",
+                check=IndexCheck(**about),
+                macs=0,
+            )
         )
         return result
 
@@ -183,8 +186,15 @@ class Builder:
             self.steps.kernels.append(
                 KernelRecord(symbol=symbol, args=arguments, parallel=False, family="count", check=True)
             )
-        self.steps.call(
-            symbol, [count, result], [result], f"count of {about['tensor']}", counts=CountedSize(**about)
+        self.steps.steps.append(
+            Step(
+                kernel=symbol,
+                args=[count, result],
+                writes=[result],
+                label=f"count of {about['tensor']}",
+                counts=CountedSize(**about),
+                macs=0,
+            )
         )
         return result
 

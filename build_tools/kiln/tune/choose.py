@@ -35,7 +35,7 @@ from kiln.device.deploy.registry import read_device
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.lower import target_check
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.target_trial import check_together
 from kiln.stages.target import ChooseStage
 from kiln.tir.tuning_records import choices_of
@@ -141,13 +141,8 @@ class _RaceMaker:
         external = None if backend is None else passes_for(backend, self.target, self.threads)
         steps = lower(
             subgraph.module,
-            name,
-            self.target,
-            self.threads,
+            Lowering(name, self.target, self.threads, self.config.winograd, self.choices, external),
             None,
-            self.config.winograd,
-            self.choices,
-            external,
         )
         return SubgraphSubject(name, subgraph.key, steps, None if backend is None else backend.name)
 

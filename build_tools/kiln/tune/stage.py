@@ -19,7 +19,7 @@ from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.lower import target_check
 from kiln.lower.cases import cases_of
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.target_trial import check_together
 from kiln.params import store
 from kiln.stages.use import TuneStage
@@ -131,6 +131,6 @@ def keys_of(sources: Iterable[Path], model: str, target: Target, threads: str) -
     recorder, weights = _Recorder(), 0
     for source in sources:
         for case in cases_of(store.load(source)):
-            steps = lower(case.module, model, target, threads, winograd="auto", choices=recorder)
+            steps = lower(case.module, Lowering(model, target, threads, winograd="auto", choices=recorder))
             weights = max(weights, sum(value.nbytes for value in steps.params.values()))
     return [key for key in recorder.looked_up if is_key(key)], weights

@@ -13,7 +13,7 @@ from tvm import relax
 from kiln.arrays import Array
 from kiln.config import Target
 from kiln.config.sizes import ceil_div
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.schema import ExternalCode
 from kiln.tir.tuning_records import TuningRecord, shapes_of
 
@@ -77,7 +77,7 @@ class Subject:
         """`values`: keep the values of the parameters, to compare results."""
         self.name, self.key, self.choice = name, key, choice
         target = target.for_variant(target.base)
-        steps = lower(module_of(key), name, target, threads, winograd="auto", choices={key: choice})
+        steps = lower(module_of(key), Lowering(name, target, threads, winograd="auto", choices={key: choice}))
         self.functions: Mapping[str, tvm.tirx.PrimFunc] = {
             f"{name}_{symbol}": func.with_attr("global_symbol", f"{name}_{symbol}")
             for symbol, func in steps.functions.items()

@@ -28,7 +28,7 @@ from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 from kiln.graph.pipeline import simplify
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.steps import Steps
 
 from ..emulated import Emulated, EndedError, memory_of, opened
@@ -209,7 +209,7 @@ class _Batch:
         try:
             if isinstance(module, Exception):
                 raise module
-            return lower(module, "m", self._targets[self._target], "pthread")
+            return lower(module, Lowering("m", self._targets[self._target], "pthread"))
         except Exception as error:
             self._fail(case, error)
             return None

@@ -14,7 +14,7 @@ from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 from kiln.graph.pipeline import simplify
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.steps import Steps
 
 from ..lowered import Array, loaded, runnable_alone
@@ -62,7 +62,9 @@ def lowered_cases(chosen: Sequence[OperatorCase], folder: Path) -> Iterator[With
                 module, _ = import_model(path, ImportOptions("m"))
             except (ValueError, KilnError):
                 continue
-            yield WithoutFpu(case, lower(simplify(module), f"m{number}", _target(), "none"), expected)
+            yield WithoutFpu(
+                case, lower(simplify(module), Lowering(f"m{number}", _target(), "none")), expected
+            )
 
 
 def compared(chosen: Sequence[OperatorCase]) -> tuple[list[str], dict[str, list[str]]]:

@@ -15,7 +15,7 @@ from kiln.byoc.registry import check_folders, load, selected_backends
 from kiln.config import load_target
 from kiln.config.byoc import Byoc, read
 from kiln.errors import KilnError
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.schema import SizeArgument
 from kiln.lower.steps import SIZE_PARAMETER
 from relaxed import const, module
@@ -127,7 +127,7 @@ def test_dynamic_sizes_reach_the_call() -> None:
     dims = {"n": {"dim": "seq", "divide": 1, "min": 1, "max": 64}}
     mod = builder.get()
     mod["main"] = mod["main"].with_attr("kiln.dims", json.dumps(dims))
-    steps = lower(mod, "m", TARGET, "pthread", external=passes())
+    steps = lower(mod, Lowering("m", TARGET, "pthread", external=passes()))
     (step,) = steps.steps
     assert step.args[-1] == SizeArgument(dim=["*", "seq", 2]) and "seq" in json.dumps(step.extent)
     assert steps.kernels[0].args[-1] == SIZE_PARAMETER
@@ -143,7 +143,7 @@ def test_a_call_is_a_step_like_any_other() -> None:
         [([2, 8], "float32"), ([2, 4], "float32")],
         lambda x, r: relax.op.exp(relax.op.add(relax.op.add(dense(x), const(BIAS)), r)),
     )
-    steps = lower(mod, "m", TARGET, "none", external=passes())
+    steps = lower(mod, Lowering("m", TARGET, "none", external=passes()))
     call, rest = steps.steps
     assert call.kernel.startswith("kilnx_openblas_dense_") and rest.kernel.startswith("kilnk_")
     assert call.macs == 2 * 4 * 8 and call.label == "matmul+add+add"
@@ -164,8 +164,8 @@ def test_what_is_fused_is_found_by_its_op_info() -> None:
         [([2, 8], "float32"), ([2, 4], "float32")],
         lambda x, r: relax.op.nn.relu(relax.op.add(relax.op.add(dense(x), const(BIAS)), r)),
     )
-    found = lower(mod, "m", TARGET, "none", external=After([load("openblas")], Partition(FACTS)))
-    before = lower(mod, "m", TARGET, "none", external=passes())
+    found = lower(mod, Lowering("m", TARGET, "none", external=After([load("openblas")], Partition(FACTS))))
+    before = lower(mod, Lowering("m", TARGET, "none", external=passes()))
     assert [step.kernel for step in found.steps] == [step.kernel for step in before.steps]
     assert found.kernels[0].external.key == "dense 2x8 8x4 bias residual relu"
 

@@ -10,7 +10,7 @@ import pytest
 from kiln.config import load_target
 from kiln.emit.objects import compile_object
 from kiln.emit.simd_check import Loops, read_loops, scalar_kernels
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from plans import plan_of
 from relaxed import const, module
 from tvm import relax
@@ -123,7 +123,7 @@ CASES: dict[str, tuple[tuple[int, ...], Any]] = {
 def test_kernels_work_on_vectors(name: str, target: str, tmp_path: Path) -> None:
     shape, body = CASES[name]
     described = load_target(target)
-    steps = lower(module([(shape, "float32")], body), "m", described, described.threads)
+    steps = lower(module([(shape, "float32")], body), Lowering("m", described, described.threads))
     ir = compile_object(steps.functions, described, tmp_path / "kernels.o")
     assert {symbol: read_loops(ir, symbol).scalar for symbol in steps.functions} == dict.fromkeys(
         steps.functions, False

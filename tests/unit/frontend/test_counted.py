@@ -17,7 +17,7 @@ from kiln.frontend.importer import import_model
 from kiln.frontend.merge import merge
 from kiln.frontend.options import ImportOptions, from_config
 from kiln.graph.pipeline import simplify
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.specialize.conditions import Equals
 from kiln.specialize.padding.analysis import NotProvenError
 from kiln.specialize.padding.fills import proven_fills
@@ -82,7 +82,7 @@ def test_what_is_refused(tmp_path: Path, text: str, bounds: dict[str, int], part
 def test_a_gpu_counts_nothing(tmp_path: Path) -> None:
     module, _ = import_model(write(tmp_path / "m.onnx", NON_ZERO), ImportOptions("m"))
     with pytest.raises(KilnError, match="tensor 'y': its size is counted in the run, which needs a CPU"):
-        lower(simplify(module), "m", load_target("cuda"), "none")
+        lower(simplify(module), Lowering("m", load_target("cuda"), "none"))
 
 
 def test_padding_of_what_is_counted_is_not_proven(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_size_is_counted_before_it_is_given(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", text, last=np.array([1]), half=np.float32([0.5]))
     module, _ = import_model(path, ImportOptions("m"))
     target = load_target("x86_64")
-    steps = lower(simplify(module), "m", target.for_variant(target.base), "none").steps
+    steps = lower(simplify(module), Lowering("m", target.for_variant(target.base), "none")).steps
     count = next(at for at, step in enumerate(steps) if step.counts is not None)
     given = [at for at, step in enumerate(steps) if "n_y" in step.dims]
     assert given and min(given) > count

@@ -7,7 +7,7 @@ import pytest
 from conformance.lowered import const, module
 from kiln.config import load_target
 from kiln.kernels.cpu.amx_tile import Spacing, parts_of, tile_registers
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from tvm import relax
 
 
@@ -43,7 +43,7 @@ def test_instructions_of_a_kernel(dtype: str, instruction: str) -> None:
     mod = module(
         [((30, 64), dtype)], lambda x: [relax.op.matmul(x, const(weights, "int8"), out_dtype="int32")]
     )
-    steps = lower(mod, "m", load_target("x86_64"), "pthread")
+    steps = lower(mod, Lowering("m", load_target("x86_64"), "pthread"))
     texts = {kernel.variant: str(steps.functions[kernel.symbol]) for kernel in steps.kernels}
     assert set(texts) == {None, "v3_vnni", "v4", "v4_vnni", "v4_amx"}
     for variant, text in texts.items():
@@ -61,5 +61,5 @@ def test_floats_have_one_kernel_for_a_width_of_vectors() -> None:
         lambda x: [relax.op.nn.conv2d(x, const(weights, "float32"), **depthwise)],
     )
     for target in ("x86_64", "windows_x86_64"):
-        steps = lower(mod, "m", load_target(target), "pthread")
+        steps = lower(mod, Lowering("m", load_target(target), "pthread"))
         assert {kernel.variant for kernel in steps.kernels} == {None, "v4"}

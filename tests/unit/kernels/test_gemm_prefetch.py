@@ -10,7 +10,7 @@ from kiln.callbacks import structural_map, structural_walk
 from kiln.config import load_target
 from kiln.kernels.cpu.gemm_prefetch import panel_share
 from kiln.kernels.cpu.gemm_tile import Loop
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from relaxed import const, module
 from tvm import relax, sym, tirx
 from tvm.ir import Call
@@ -57,6 +57,6 @@ def test_a_first_layer_prefetches_at_most_the_next_panel() -> None:
         return relax.op.nn.conv2d(x, const(weights), strides=2, **layouts)
 
     target = load_target("x86_64").for_variant("v3")
-    steps = lower(module([((1, 229, 229, 3), "float32")], body), "m", target, "none")
+    steps = lower(module([((1, 229, 229, 3), "float32")], body), Lowering("m", target, "none"))
     (func,) = steps.functions.values()
     assert weights.size < _last_prefetched(func) < 3 * weights.size

@@ -10,7 +10,7 @@ from kiln.config import load_target
 from kiln.errors import KilnError
 from kiln.graph.pipeline import simplify
 from kiln.lower.arithmetic import mark, require_integers, require_quantised
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from relaxed import const, module
 from tvm import relax
 
@@ -27,7 +27,7 @@ def _levels(x: Any) -> Any:
 
 def _steps(body: Any, dtype: str = "int8") -> Any:
     mod = simplify(module([((1, 4, 4, 8), dtype)], body))
-    return mark(lower(mod, "m", load_target("x86_64").for_variant("v3"), "none"))
+    return mark(lower(mod, Lowering("m", load_target("x86_64").for_variant("v3"), "none")))
 
 
 def test_rescaling_in_registers_is_of_integers() -> None:
@@ -38,7 +38,7 @@ def test_rescaling_in_registers_is_of_integers() -> None:
 
 def test_floats_in_registers_count_where_a_library_computes_them() -> None:
     body = module([((4, 8), "int8")] * 2, lambda x, y: _levels(op.divide(_real(x), _real(y))))
-    steps = lower(simplify(body), "m", load_target("cortex_m0plus"), "none")
+    steps = lower(simplify(body), Lowering("m", load_target("cortex_m0plus"), "none"))
     assert {step.arithmetic for step in mark(steps).steps} == {"integer"}
     message = r"\(dequantize.*divide.*floats in registers, .*no instructions for, in the file: Div node 'd'\)"
     with pytest.raises(KilnError, match=message):

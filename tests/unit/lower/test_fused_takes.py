@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.config import load_target
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from relaxed import const, module
 from tvm import relax
 
@@ -43,4 +43,4 @@ CASES: dict[str, tuple[Callable[[Any], Any], int]] = {
 def test_steps(case: str) -> None:
     body, steps = CASES[case]
     mod = relax.transform.Normalize()(module([((40, 40), "float32")], body))
-    assert len(lower(mod, "m", load_target("aarch64"), "none").steps) == steps
+    assert len(lower(mod, Lowering("m", load_target("aarch64"), "none")).steps) == steps

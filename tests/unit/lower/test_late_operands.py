@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from kiln.config import load_target
 from kiln.lower.late_operands import _GraphNode, _late_bindings
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from relaxed import const, module
 from tvm import relax
 
@@ -56,7 +56,7 @@ def test_an_operand_before_the_anchor(case: str, operator: Any) -> None:
         return operator(before, builder.emit(anchor(x)))
 
     mod = module([((1, 64, 64, 64), "float32"), ((1, 64, 64, 64), "float32")], body)
-    steps = lower(relax.transform.Normalize()(mod), "m", load_target("aarch64"), "none")
+    steps = lower(relax.transform.Normalize()(mod), Lowering("m", load_target("aarch64"), "none"))
     families = {kernel.family for kernel in steps.kernels if kernel.flops > 10**7}
     assert families in ({"conv2d"}, {"winograd"})
 
@@ -105,5 +105,5 @@ def test_a_dynamically_quantised_product_with_zero_points_on_both_sides() -> Non
         return op.subtract(total, op.multiply(point, sums))
 
     mod = module([((200, 64), "uint8")], body)
-    steps = lower(relax.transform.Normalize()(mod), "m", load_target("x86_64"), "none")
+    steps = lower(relax.transform.Normalize()(mod), Lowering("m", load_target("x86_64"), "none"))
     assert {kernel.family for kernel in steps.kernels if kernel.flops > 10**7} == {"conv2d"}

@@ -16,7 +16,7 @@ from kiln.kernels.cpu.winograd_cost import DIRECT
 from kiln.lower.cases import Case
 from kiln.lower.packings import limits, uses_of
 from kiln.lower.packings_stage import packings_of
-from kiln.lower.pipeline import lower, machine_of
+from kiln.lower.pipeline import Lowering, lower, machine_of
 from kiln.lower.schema import LoweredBucket
 from kiln.params import store
 from kiln.plan.stage import LowerResult, make_plan
@@ -50,7 +50,7 @@ def stored(target: Target, packings: dict[str, list[int]] | None) -> dict[int, i
     lowered = []
     for size in SIZES:
         mod = network(size)
-        steps = lower(mod, "m", target, "none", winograd="auto", packings=packings)
+        steps = lower(mod, Lowering("m", target, "none", winograd="auto", packings=packings))
         _, values = store.split(mod)
         lifted = {name: {"bytes": v.nbytes, "sha256": store.digest(v)} for name, v in values.items()}
         case = {"name": "", "params": "0/", "when": None, "lifted": lifted, **dict(steps.record())}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tvm
 from kiln.config import load_target
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.prefetch import BYTES_A_CYCLE, LEAST, Cost, regions
 from kiln.lower.steps import Steps
 from relaxed import const, module
@@ -74,7 +74,7 @@ def _both(mod: tvm.IRModule, l3: int = 4 * MIB) -> tuple[Steps, Steps]:
     target = load_target("x86_64").for_variant("v3")
     cache = target.cache.model_copy(update={"l3": l3})
     others = target.model_copy(update={"cache": cache})
-    return lower(mod, "m", target, "pthread"), lower(mod, "m", others, "pthread")
+    return lower(mod, Lowering("m", target, "pthread")), lower(mod, Lowering("m", others, "pthread"))
 
 
 def test_parameters_that_fit_the_cache_are_not_fetched() -> None:

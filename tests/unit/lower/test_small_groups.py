@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kiln.config import load_target
 from kiln.kernels.operators.legalize import RULES
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.small_groups import small_groups
 from kiln.opinfo import attach
 from kiln.tir.inline import LARGEST_TREE
@@ -34,7 +34,7 @@ def annotated(length: int) -> Any:
 def test_code_grows_with_the_length_of_a_chain() -> None:
     text = {}
     for length in (20, 40):
-        steps = lower(chain(length), "m", load_target("cuda"), "none")
+        steps = lower(chain(length), Lowering("m", load_target("cuda"), "none"))
         text[length] = sum(len(func.script()) for func in steps.functions.values()) * len(steps.steps)
     assert text[40] < 3 * text[20]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from kiln.config import load_target
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from relaxed import const, module
 from tvm import relax
 
@@ -21,4 +21,6 @@ def test_float_kernels_are_the_same_for_all_caches() -> None:
 
     mod = module([((1, 28, 28, 192), "float32")], body)
     mod["main"] = mod["main"].with_attr("num_input", 1)
-    assert not any(step.variants for step in lower(mod, "m", load_target("aarch64"), "pthread").steps)
+    assert not any(
+        step.variants for step in lower(mod, Lowering("m", load_target("aarch64"), "pthread")).steps
+    )

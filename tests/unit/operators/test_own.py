@@ -15,7 +15,7 @@ from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import ImportOptions
 from kiln.golden.reference import open_reference
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.schema import ExternalCode
 from kiln.operators.c_body import PREFIX
 from kiln.operators.registry import operators
@@ -228,7 +228,7 @@ def test_a_c_file_that_does_not_fit(folder: Path, tmp_path: Path, text: str, lin
     (folder / "mine.c").write_text(text)
     module, _ = import_model(model(tmp_path / "net.onnx"), ImportOptions("net"))
     target = load_target("x86_64").for_variant("v3")
-    (kernel,) = [k for k in lower(module, "net", target, "none").kernels if k.external is not None]
+    (kernel,) = [k for k in lower(module, Lowering("net", target, "none")).kernels if k.external is not None]
     assert isinstance(kernel.external, ExternalCode)
     with pytest.raises(KilnError) as error:
         compile_own(kernel.symbol, kernel.external, target, tmp_path)
@@ -242,4 +242,4 @@ def test_a_body_in_c_is_one_call_with_what_is_constant(folder: Path) -> None:
     (block,) = module["main"].body.blocks
     assert str(block.bindings[0].value.args[0].global_symbol).startswith(PREFIX)
     with pytest.raises(KilnError, match=r"operator 'Mine' is C for a CPU .operators/mine\.c., the target's"):
-        lower(module, "net", load_target("cuda"), "none")
+        lower(module, Lowering("net", load_target("cuda"), "none"))

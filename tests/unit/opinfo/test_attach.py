@@ -11,7 +11,7 @@ import pytest
 from kiln.config import load_target
 from kiln.errors import KilnError
 from kiln.kernels.operators.legalize import RULES
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.opinfo import attach
 from relaxed import calls, const, module
 from tvm import relax, te, tirx
@@ -119,7 +119,7 @@ def test_fusion_concatenates_in_order_of_execution() -> None:
         return op.nn.softmax(op.mean(y, [1, 2]))
 
     mod = module([(IMAGE, "float32"), ((1, 8, 8, 6), "float32")], body)
-    steps = lower(mod, "m", load_target("x86_64").for_variant("v3"), "none")
+    steps = lower(mod, Lowering("m", load_target("x86_64").for_variant("v3"), "none"))
     convolution = next(kernel for kernel in steps.kernels if kernel.family == "conv2d")
     assert [entry.name for entry in convolution.ops] == ["nn.conv2d", "add", "add", "nn.relu"]
     assert convolution.ops[0].kind == "out_elementwise_fusable"

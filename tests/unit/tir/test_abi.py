@@ -17,7 +17,7 @@ from kiln.emit.objects import compile_all, compile_object, missing_symbols
 from kiln.emit.run_time_library import is_available
 from kiln.errors import KilnError
 from kiln.graph.pipeline import simplify
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.steps import Steps
 from relaxed import const, module
 from tvm import relax
@@ -88,7 +88,7 @@ def simplified() -> tvm.IRModule:
 def test_objects_need_no_library(name: str, simplified: tvm.IRModule, tmp_path: Path) -> None:
     shipped = load_target(name)
     target = shipped.for_variant(shipped.base)
-    steps = lower(simplified, "m", target, target.threads)
+    steps = lower(simplified, Lowering("m", target, target.threads))
     _check_signatures(steps)
     path = tmp_path / "kernels.o"
     compile_object(steps.functions, target, path)
@@ -129,7 +129,7 @@ def _kind(ty: Any) -> str:
 
 
 def test_no_threads_means_no_parallel_kernels(simplified: tvm.IRModule) -> None:
-    steps = lower(simplified, "m", _X86_64, "none")
+    steps = lower(simplified, Lowering("m", _X86_64, "none"))
     assert not any(kernel.parallel for kernel in steps.kernels)
     assert all(step.extent == 0 for step in steps.steps)
 
@@ -142,7 +142,7 @@ def test_the_same_module_gives_the_same_kernels(tmp_path: Path) -> None:
     target, small = _X86_64, simplify(module([((1, 6, 7, 5), "float32")], body))
     results = []
     for index in range(2):
-        steps = lower(small, "m", target, "pthread")
+        steps = lower(small, Lowering("m", target, "pthread"))
         path = tmp_path / f"{index}.o"
         compile_object(steps.functions, target, path)
         results.append((path.read_bytes(), steps.record()))
@@ -157,7 +157,7 @@ def test_equal_kernels_are_made_once() -> None:
             x = op.nn.relu(op.nn.conv2d(x, const(value), padding=1, data_layout="NHWC", kernel_layout="HWIO"))
         return x
 
-    steps = lower(module([((1, 6, 6, 4), "float32")], body), "m", _X86_64, "none")
+    steps = lower(module([((1, 6, 6, 4), "float32")], body), Lowering("m", _X86_64, "none"))
     convolutions = [kernel for kernel in steps.kernels if kernel.family == "conv2d"]
     assert len(convolutions) <= 2
     assert sum(step.kernel == convolutions[0].symbol for step in steps.steps) >= 2
@@ -172,7 +172,7 @@ def test_large_buffers_between_parts_are_scratch_parameters() -> None:
         ones, zeros = const(np.ones(5)), const(np.zeros(5))
         return op.nn.instance_norm(x, ones, zeros, channel_axis=1, axes=[2, 3])
 
-    steps = lower(module([((2, 5, 30, 40), "float32")], body), "m", _X86_64, "none")
+    steps = lower(module([((2, 5, 30, 40), "float32")], body), Lowering("m", _X86_64, "none"))
     scratch = [tensor for tensor in steps.tensors.values() if tensor.kind == "workspace"]
     used = {name for step in steps.steps for name in step.args}
     assert all(tensor.name in used for tensor in scratch)
@@ -185,14 +185,14 @@ def test_division_of_64_bits_is_named_where_it_needs_a_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mod = module([((13,), "int64")], lambda x: op.floor_divide(x, const(7, "int64")))
-    steps = lower(mod, "m", load_target("armv7"), "none")
+    steps = lower(mod, Lowering("m", load_target("armv7"), "none"))
     compile_all(steps.functions, load_target("armv7"), tmp_path / "arm.o", "m", steps.kernels)
     monkeypatch.delitem(run_time_library._OF_COMPILER, "armv7")  # as if compilers had no such functions
     with pytest.raises(
         KilnError, match=r"operator 'floor_divide' cannot be compiled: it needs __aeabi_ldivmod"
     ):
         compile_all(steps.functions, load_target("armv7"), tmp_path / "arm.o", "m", steps.kernels)
-    steps = lower(mod, "m", _AARCH64, "none")
+    steps = lower(mod, Lowering("m", _AARCH64, "none"))
     compile_all(
         steps.functions,
         _AARCH64,
@@ -205,7 +205,7 @@ def test_division_of_64_bits_is_named_where_it_needs_a_library(
 def test_a_missing_library_is_named(tmp_path: Path) -> None:
     target = _X86_64
     mod = module([((3, 5), "float32")], lambda x: [op.nn.relu(x), op.mod(x, x)])
-    steps = lower(mod, "m", target, "none")
+    steps = lower(mod, Lowering("m", target, "none"))
     with pytest.raises(KilnError, match=r"m: operator 'mod' cannot be compiled: it needs fmodf"):
         compile_all(steps.functions, target, tmp_path / "kernels.o", "m", steps.kernels)
 
@@ -214,7 +214,7 @@ def test_code_that_no_loop_nest_describes_reads_parameters() -> None:
     """Tensors that an opaque kernel only reads are const, since parameters are in read-only memory."""
     rows, new = const(np.array([[0], [2]]), "int64"), const(np.ones((2, 3)))
     mod = module([((4, 3), "float32")], lambda x: op.scatter_nd(op.nn.relu(x), rows, new))
-    steps = lower(mod, "m", _X86_64, "none")
+    steps = lower(mod, Lowering("m", _X86_64, "none"))
     assert set(steps.params) != set()
     kernel = next(one for one in steps.kernels if one.family == "opaque")
     assert [arg.const for arg in kernel.args] == [True, True, True, False]
@@ -233,4 +233,4 @@ def test_a_function_of_tvms_runtime_is_named(target: str) -> None:
         r"m: operator 'vision.non_max_suppression' cannot be compiled: it calls tvm\.contrib\.\S+, a function"
     )
     with pytest.raises(KilnError, match=wanted):
-        lower(mod, "m", load_target(target), "none")
+        lower(mod, Lowering("m", load_target(target), "none"))

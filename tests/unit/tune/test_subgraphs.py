@@ -14,7 +14,7 @@ from kiln.byoc.registry import load, names
 from kiln.config import load_target
 from kiln.config.byoc import Byoc, read
 from kiln.errors import KilnError
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.tune import subgraphs
 from kiln.tune.subgraphs import Subgraph, SubgraphSubject, passes_for
 from relaxed import const, module
@@ -65,10 +65,11 @@ def test_equal_parts_are_one_with_all_backends_that_take_it(monkeypatch: pytest.
 def test_what_is_not_there_in_a_network_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     mod = module([([1, 8, 8, 6], "float32")], convolutions)
     part = next(part for key, part in found(mod, monkeypatch, "xnnpack").items() if "3x3" in key)
-    own = lower(part.module, "own", TARGET, "pthread")
+    own = lower(part.module, Lowering("own", TARGET, "pthread"))
     assert "pad" in [step.label for step in own.steps]
     external = lower(
-        part.module, "lib", TARGET, "pthread", external=passes_for(load("xnnpack"), TARGET, "pthread")
+        part.module,
+        Lowering("lib", TARGET, "pthread", external=passes_for(load("xnnpack"), TARGET, "pthread")),
     )
     assert [step.label for step in external.steps] == ["copy", "conv2d+add+relu"]
     for steps, backend in ((own, None), (external, "xnnpack")):

@@ -15,7 +15,7 @@ from kiln.device.deploy.registry import device_config, load_device
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
 from kiln.kernels.cpu.gemm_tile import choose_tile
-from kiln.lower.pipeline import lower, machine_of
+from kiln.lower.pipeline import Lowering, lower, machine_of
 from kiln.params import store
 from kiln.tir.tuning_records import HEURISTICS, TuningRecord, choices_of, file_of, is_key, key_of, shapes_of
 from kiln.tune.candidates import first_round, second_round
@@ -124,7 +124,9 @@ def test_lowering_follows_a_choice() -> None:
     target = load_target("x86_64").for_variant("v3")
 
     def kernels(key: str, choice: TuningRecord, winograd: str = "auto") -> list[str]:
-        steps = lower(module_of(key), "m", target, "pthread", winograd=winograd, choices={key: choice})
+        steps = lower(
+            module_of(key), Lowering("m", target, "pthread", winograd=winograd, choices={key: choice})
+        )
         return [kernel.family for kernel in steps.kernels]
 
     assert kernels(SQUARE, TuningRecord(winograd="off")) == ["conv2d"]

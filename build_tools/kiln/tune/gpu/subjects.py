@@ -13,7 +13,7 @@ from kiln.byoc.match import Match
 from kiln.config import Target
 from kiln.config.slice_records import LowerConfig
 from kiln.kernels.gpu.block_tile import ProductTiles
-from kiln.lower.pipeline import lower
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.steps import Steps
 from kiln.tune.subgraphs import BETWEEN, Subgraph, passes_for, subgraphs_of
 
@@ -79,7 +79,9 @@ def _candidates(
 
             name = f"{stem}_{backend.name}{rank}"
             passes = passes_for(backend, target, threads, precision, rank, note)
-            steps = lower(subgraph.module, name, target, threads, external=passes, precision=precision)
+            steps = lower(
+                subgraph.module, Lowering(name, target, threads, external=passes, precision=precision)
+            )
             if not tiles:
                 break
             yield GpuSubject(name, subgraph.key, backend.name, tiles[0], steps)
@@ -95,7 +97,9 @@ def _kiln_candidates(
     for rank in range(RANKS):
         tiles = ProductTiles(target.cuda.multiprocessors, rank=rank)
         name = f"{stem}_{OWN}{rank or ''}"
-        steps = lower(subgraph.module, name, target, threads, precision=precision, product_tiles=tiles)
+        steps = lower(
+            subgraph.module, Lowering(name, target, threads, precision=precision, product_tiles=tiles)
+        )
         if len(tiles.chosen) != 1:
             if rank == 0:
                 yield GpuSubject(name, subgraph.key, OWN, (), steps)
