@@ -144,7 +144,7 @@ def _called(path: Path) -> set[str]:
 
 
 def code_bytes(path: Path, name: str) -> int:
-    """Bytes of the function `name` in an object in ELF, constants between its instructions included."""
+    """Bytes of the function `name` in an ELF object, with the constants between its instructions."""
     with path.open("rb") as file:
         table = ELFFile(file).get_section_by_name(".symtab")
         assert isinstance(table, SymbolTableSection)

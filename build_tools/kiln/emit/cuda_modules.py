@@ -25,7 +25,7 @@ Usage = dict[str, dict[str, dict[str, int]]]
 
 
 def modules_of(codes: Mapping[str, ExternalCode], cuda: Cuda, cache: Path) -> dict[str, tuple[bytes, Usage]]:
-    """For each code in PTX, by symbol, its fat binary and the resources of its kernel.
+    """The fat binary of each code in PTX and the resources of its kernel, by symbol.
 
     The results are cached in the folder `cache`. Raises KilnError if ptxas rejects a kernel or if an
     architecture is missing.

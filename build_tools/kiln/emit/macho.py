@@ -26,7 +26,7 @@ def commands(content: bytes) -> Iterator[tuple[int, int]]:
 
 
 def functions(content: bytes) -> dict[str, int]:
-    """Bytes of code by function name, as C has it, of a linked program.
+    """Bytes of code of a linked program by the functions' names in C.
 
     The format has no sizes: a function ends where the next one, or its section, begins. What fills up the
     space between two functions counts as the first one's. Raises struct.error for damaged bytes.

@@ -136,7 +136,7 @@ def _symbol_table(content: bytes, imported: list[str]) -> Iterator[ObjectSymbol]
 
 
 def code_and_data(content: bytes) -> tuple[int, int, dict[str, int]]:
-    """Of a linked module: bytes of code and of initial data, and bytes of code by function name.
+    """Bytes of code and of initial data of a linked module, and its bytes of code by function name.
 
     Functions without a name, in a module without names, are left out. Raises ValueError for damaged bytes.
     """

@@ -18,7 +18,7 @@ def counted_sizes(
     source: Path, name: str, interface: Interface, dims: Mapping[str, int],
     results: Sequence[npt.NDArray[Any]],
 ) -> dict[str, int]:  # fmt: skip
-    """By counted dimension of `interface`, its size in `results`, the reference's outputs at sizes `dims`.
+    """The size of each counted dimension in `results`, the reference's outputs at sizes `dims`.
 
     `name`: of the golden vector, for errors. A size that no output has as an axis of its own follows from the
     axes whose expressions contain it; one that is in no output is 0. Raises KilnError where the reference

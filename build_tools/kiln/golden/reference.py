@@ -289,7 +289,7 @@ class LiteRt(Reference):
         }
 
     def reset(self) -> None:
-        """Open the model anew: its variables have their first values."""
+        """Open the model again, so that its variables have their first values."""
         if self._parts is not None:
             return
         self._interpreter = self._open()

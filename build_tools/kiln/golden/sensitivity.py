@@ -128,7 +128,7 @@ def perturbed(value: Array, step: float | None, generator: np.random.Generator) 
 
 
 def greatest_changes(runs: Sequence[Sequence[Array]], outputs: Sequence[Array]) -> list[float]:
-    """For each output, the greatest difference of an element between `outputs` and any of the `runs`."""
+    """The greatest difference of an element between `outputs` and any of the `runs`, for each output."""
     return [
         max((_greatest_change(run[index], want) for run in runs), default=0.0)
         for index, want in enumerate(outputs)

@@ -181,7 +181,7 @@ def _kernels_of_nests(
 def _is_weights_alone(ops: list[OpInfo]) -> bool:
     """Whether parameter 1 is the second operand of the first operator and nothing else.
 
-    It is not in x @ x + constant, nor in x @ w + w, whose sum reads w as it is, not as it is packed.
+    It is not in x @ x + constant, nor in x @ w + w: the sum reads w, but the kernel has it packed only.
     """
     second = ops[0]["args"][1] if len(ops[0]["args"]) > 1 else {}
     readers = [operand for op in ops for operand in op["args"] if operand.get("param") == 1]

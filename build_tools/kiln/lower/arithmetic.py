@@ -54,7 +54,7 @@ def _kernels_of_floats(steps: Steps) -> frozenset[str]:
 
 
 def _dtype(steps: Steps, name: str) -> str:
-    """The type of a tensor; of a parameter, empty: weights may be of any type."""
+    """The data type of a tensor; empty for a parameter, since weights may be of any type."""
     tensor = steps.tensors[name]
     return "" if tensor.kind in ("param", "workspace") else tensor.dtype
 
@@ -64,7 +64,7 @@ def _is_float(dtype: str) -> bool:
 
 
 def _reached(steps: Steps, reads: list[list[str]], quantised: set[str], forwards: bool) -> set[str]:
-    """The float tensors that depend on a quantised tensor, or, without `forwards`, on which one depends."""
+    """Float tensors computed from quantised ones; without `forwards`, those that these are computed from."""
     tensors: set[str] = set()
     order = list(zip(steps.steps, reads, strict=True))
     for step, sources in order if forwards else reversed(order):
@@ -77,7 +77,7 @@ def _reached(steps: Steps, reads: list[list[str]], quantised: set[str], forwards
 
 
 def nodes_of(mod: tvm.IRModule) -> Mapping[str, Sequence[str]]:
-    """By operator, the first nodes of the file that became it; empty where the importer names none."""
+    """The first nodes of the file for each operator, by its name; empty where the importer names none."""
     attributes = mod["main"].attrs or {}
     nodes: dict[str, list[str]] = json.loads(str(attributes.get("kiln.nodes", "{}")))
     return nodes

@@ -1,4 +1,4 @@
-"""Attention: the product, softmax and product of attention become one function, so that no scores are stored.
+"""Attention: its two matmuls and the softmax between them become one function, which stores no scores.
 
 Runs after fusion, on the calls of fused functions. A chain of three calls, of which nothing else reads the
 results in between, becomes one call of a function that kernels/cpu/attention.py computes. Chains that it

@@ -50,7 +50,7 @@ class RunRegion:
 
     @property
     def path(self) -> list[RunRegion]:
-        """The regions around it, from the graph to itself."""
+        """This region and all that contain it, the whole graph first."""
         return [*(self.parent.path if self.parent else ()), self]
 
 
@@ -118,7 +118,7 @@ class RunRegions:
         return first, second
 
     def _place(self, at: int, users: Sequence[Sequence[tuple[int, int]]]) -> None:
-        """Find the region of the binding at position `at`, whose users all have theirs."""
+        """Find the region of the binding at position `at`; the regions of all its users must be known."""
         for number, (first, last) in self._spans.items():
             if at == last:
                 inner = range(first, last + 1)
@@ -130,7 +130,7 @@ class RunRegions:
             self.sides[at] = RunRegion(region), RunRegion(region)
 
     def _around(self, at: int, but: int | None = None) -> list[int]:
-        """Numbers of the loops around the binding at position `at`, the outer one first; without `but`."""
+        """Numbers of the loops around the binding at position `at`, outermost first, without loop `but`."""
         numbered = [(first, number) for number, (first, last) in self._spans.items() if first <= at <= last]
         return [number for _, number in sorted(numbered) if number != but]
 
@@ -153,7 +153,7 @@ def _shared(first: Sequence[RunRegion], second: Sequence[RunRegion]) -> list[Run
 
 
 def _spans(bindings: Sequence[Any]) -> dict[int, tuple[int, int]]:
-    """By number of a loop, the positions of its beginning and its end."""
+    """The positions of the beginning and the end of each loop, by its number."""
     spans: dict[int, tuple[int, int]] = {}
     for at, binding in enumerate(bindings):
         name = added_operators.name_of(binding.value)
@@ -172,7 +172,7 @@ def _sizes(binding: Any) -> list[Any]:
 
 
 def _counters(bindings: Sequence[Any]) -> dict[Any, list[int]]:
-    """By variable of a counted size, the positions of the calls that count it."""
+    """The positions of the calls that count each counted size, by its variable."""
     counters: dict[Any, list[int]] = {}
     for at, binding in enumerate(bindings):
         called = binding.value.args[0] if operator(binding.value) == "relax.call_dps_packed" else None
@@ -211,9 +211,9 @@ def _in_order(bindings: list[Any]) -> list[Any]:
 
 
 def _users(bindings: Sequence[Any], result: Any) -> list[list[tuple[int, int]]]:
-    """For each binding, what needs it: positions, each with the branch, 0 or 1, of a choice, or -1.
+    """The readers of each binding: positions, each with the branch, 0 or 1, of a choice, or -1.
 
-    What the graph returns is needed by the position after the last binding.
+    The results of the graph are read at the position after the last binding.
     """
     makers = {binding.var: at for at, binding in enumerate(bindings)}
     counters = _counters(bindings)

@@ -1,4 +1,4 @@
-"""Steps that count a size of the run come before all steps that such a size is an argument of.
+"""Steps that count a size of the run come before all steps that take this size as an argument.
 
 A tensor whose shape alone depends on such a size, as a range does, has no operand that the counting step
 writes: the graph does not order the two.
@@ -12,7 +12,7 @@ from kiln.lower.schema import LoweredFunction, Step
 
 
 def counting(steps: Sequence[Step]) -> dict[str, int]:
-    """By counted dimension, the index of the first step that counts it."""
+    """The index of the first step that counts each counted dimension, by dimension."""
     first_steps: dict[str, int] = {}
     for index, step in enumerate(steps):
         if step.counts is not None:

@@ -51,7 +51,7 @@ def late_operands(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _ordered(mod: tvm.IRModule, bindings: Sequence[Any]) -> list[Any]:
-    """The bindings in order, but the late ones each just before the first binding that reads it."""
+    """The bindings in order, but each late one just before the first binding that reads it."""
     nodes = _nodes(mod, bindings)
     late = _late_bindings(nodes)
     order: dict[int, None] = {}

@@ -128,7 +128,7 @@ def _mean(rewriter: CallRewriter, call: Any) -> LinearSum | None:
 
 
 def _matmul(rewriter: CallRewriter, call: Any) -> LinearSum | None:
-    """The product of two dequantised tensors that no kernel of bytes takes, such as one of unlike batches."""
+    """A matmul of dequantised tensors that no kernel of 8-bit operands computes, such as unlike batches."""
     parts = [_operand(rewriter, argument) for argument in call.args]
     terms = (shape_of(call.args[0]) or ())[-1:]
     if None in parts or not terms or not isinstance(terms[0], int):
@@ -142,7 +142,7 @@ def _matmul(rewriter: CallRewriter, call: Any) -> LinearSum | None:
 
 
 def _operand(rewriter: CallRewriter, expr: Any) -> Term | None:
-    """A dequantised tensor of bytes, perhaps with its axes permuted, as its levels less their zero point."""
+    """The levels less their zero point of a dequantised 8-bit tensor, whose axes may be permuted."""
     call = rewriter.definition(expr)
     axes = integers(call.attrs.axes) if operator(call) == "relax.permute_dims" and call.attrs.axes else None
     leaf = dequantised(rewriter, call.args[0] if axes else expr)

@@ -56,10 +56,10 @@ def _lower(group_kernel: GroupKernel, ops: Sequence[OpInfo], build: Build) -> _R
 
 @dataclass
 class _Known:
-    """A value for each function, of which structurally equal ones are one.
+    """Values by function; structurally equal functions have one value.
 
-    Equal kernels are one also for several variants with the same vector unit: the other features have a say
-    in the loops where they are used.
+    Variants with the same vector unit share equal kernels: their other features change the loops that use
+    them.
     """
 
     entries: dict[Any, list[tuple[tirx.PrimFunc, Any]]] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class KernelPlan:
         return number
 
     def of(self, part: GroupKernel, ops: Sequence[OpInfo], build: Build) -> VariantKernel:
-        """Note that the kernel of `part` is needed; the symbol returned is that of no kernel."""
+        """Note that the kernel of `part` is needed. The symbol in the result is a placeholder."""
         structure = tvm_ffi.structural_hash(part.kernel.func)
         number = self._known.find(part.kernel.func, structure, build)
         if number is None:

@@ -1,4 +1,4 @@
-"""Rows of tensors between kernels of a GPU are stored with so many zeros that copies of 16 bytes fit.
+"""Rows of tensors between kernels of a GPU end in zeros, so that they can be copied 16 bytes at a time.
 
 A thread copies 16 bytes of an operand to shared memory at once where every row begins at a multiple of 16
 bytes. The scores of attention over 197 patches have rows of 197 numbers, which would be copied one by one.

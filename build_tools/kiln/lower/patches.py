@@ -191,7 +191,7 @@ def bands(rows: int, count: int) -> list[tuple[int, int]]:
 
 
 def rows_of(region: ImageRegion, first: int, last: int) -> dict[Any, Need] | None:
-    """By variable, the rows that rows `first` to `last` - 1 of the cut need; None: they need none."""
+    """The rows of each variable that rows `first` to `last` - 1 of the cut need; None: no row."""
     rows_needed: dict[Any, tuple[int, int]] = {region.cut: (first, last)}
     needs: dict[Any, Need] = {}
     for variable, _ in reversed(region.calls):

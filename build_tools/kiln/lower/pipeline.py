@@ -242,22 +242,22 @@ def patches(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def multipliers(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
-    """Depthwise convolutions of repeated channels in place of some results for each channel."""
+    """Replace channel multipliers of depthwise convolutions by repeated channels, where that is faster."""
     return channel_multipliers(lowering.machine.lanes("float32"))(mod)
 
 
 def resized_images(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
-    """Resized images with channels last in memory, where a transpose would have been fused with them."""
+    """Resize images with channels last: keep the transposes around the resizing separate from it."""
     return keep_transposes_separate(mod, lowering.machine.lanes("float32"))
 
 
 def attentions(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
-    """One function for each attention whose scores are many."""
+    """Merge each attention with many scores into one function."""
     return attention.merge(mod, Dims(lowering.model, mod), lowering.params)
 
 
 def cpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
-    """Kernels and steps for a CPU, with padding and concats in place."""
+    """Make the kernels and steps for a CPU, with in-place padding and in-place concats."""
     assert lowering.target is not None
     dims, ops = Dims(lowering.model, mod), attach.of_functions(mod)
     target, more, plan = tvm_target(lowering.target, lowering=True), _further(lowering), KernelPlan()
@@ -288,7 +288,7 @@ def _further(lowering: Lowering) -> list[Build]:
 
 
 def gpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
-    """Kernels and launches for a GPU, where padding costs no copy: no tensor is stored inside another."""
+    """Make the kernels and launches for a GPU; kernels pad as they read, so no tensor is inside another."""
     assert lowering.target is not None and lowering.target.cuda is not None
     cuda = lowering.target.cuda
     measured = gpu_choices.products_of(gpu_choices.choices_of(cuda, lowering.precision))
@@ -299,7 +299,7 @@ def gpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def prefetch(lowering: Lowering, _mod: tvm.IRModule) -> tvm.IRModule:
-    """Kernels that prefetch the weights of later steps, see lower/prefetch.py."""
+    """Lower kernels again that prefetch the weights of later steps, see lower/prefetch.py."""
     assert lowering.groups is not None
     look_ahead(lowering.groups)
     return _kernels_of(lowering, lowering.groups)

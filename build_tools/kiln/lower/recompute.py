@@ -93,7 +93,7 @@ class _Recompute:
         return relax.transform.DeadCodeElimination(["main"])(mod)
 
     def _formulas(self) -> dict[Any, Formula]:
-        """Formulas by variable, for the parameters that all readers can compute."""
+        """The formulas of the parameters that all readers can compute, by variable."""
         readers: list[Any] = []
         refused: set[str] = set()
         for binding in self.bindings:

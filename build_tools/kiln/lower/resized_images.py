@@ -1,4 +1,5 @@
-"""ResizedImages: images of many channels are transposed before and after they are resized, not meanwhile.
+"""ResizedImages: images of many channels are transposed before and after they are resized, not by the same
+kernel.
 
 Resizing, or sampling at positions of a grid, reads a few pixels for each pixel that it writes. With channels
 last these are vectors; fused with a transpose to channels first, each element is gathered alone, at positions

@@ -291,7 +291,7 @@ class LiftedParameter(Record):
 
 
 class PatchRecord(Record):
-    """The first layers, computed in parts of the image: so many operators other than elementwise, and parts.
+    """The first `layers` layers, elementwise ones not counted, are computed in `parts` parts of the image.
 
     `macs`: multiply-adds of these layers, of which `more_macs` are computed again, since parts share rows.
     `limit_bytes`: the limit of RAM. `bytes_before`, `bytes_after`: estimated peaks without and with patches.

@@ -32,7 +32,10 @@ def shared_elements(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _with_values_once(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func` as such a loop; unchanged with several results, sums, few values, or reads of other elements."""
+    """`func` as a loop that computes each value of an element once.
+
+    `func` itself if it has several results, sums or few values, or reads other elements.
+    """
     try:
         fused = Fused(func)
         *_, last = fused.nests
@@ -68,7 +71,7 @@ def _is_along(index: Any, axis: Any) -> bool:
 
 
 def _loop(nests: list[Nest]) -> Any:
-    """The loop over all elements of the last nest, in which the nests are values one after the other."""
+    """The loop over all elements of the last nest; the nests become values, computed one after the other."""
     sizes = nests[-1].extents
     with IRBuilder() as ir, script.parallel(int64(0), int64(math.prod(sizes))) as number:
         indices = [bind(index) for index in unravel(number, sizes)]

@@ -1,4 +1,4 @@
-"""For GPUs: recurrent layers of a fixed length as operators for each step, whose matmuls run on many threads.
+"""Unrolled recurrent layers, for GPUs: operators for each step, whose matmuls run on many threads.
 
 All steps share the same few kernels. Layers with a dynamic length, with more than LONGEST steps or with other
 activations than the usual ones stay as they are: one thread computes a sequence.

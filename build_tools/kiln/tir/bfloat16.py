@@ -1,4 +1,4 @@
-"""bfloat16 on CPUs, for which LLVM ends the process: computed in float32, and stored as the bits in uint16.
+"""bfloat16 on CPUs: computed in float32 and stored as bits in uint16, as LLVM ends the process on the type.
 
 Kiln's importers compute in float32 what a model's file has in bfloat16; a user's own operator may have
 tensors and numbers of the type. Every result is rounded to it, as the user's function says.
@@ -25,7 +25,7 @@ _MOVES = ("tirx.if_then_else", "tirx.reinterpret")
 
 
 def in_float32(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module with functions that compute in float32 what they computed in bfloat16, by casts."""
+    """The module with casts around all arithmetic of bfloat16, which is then done in float32."""
     for variable, function in list(mod.functions_items()):
         if has_bfloat16(function):
             rules = ((_ARITHMETIC, _computed), (_COMPARISONS, _compared), (Call, _called))

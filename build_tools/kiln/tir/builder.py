@@ -164,7 +164,7 @@ Body = Callable[[list[Any], Expr, Expr], None]
 
 
 def size_names(ranges: SymbolRanges) -> dict[Any, str]:
-    """By variable, the name of the kernel parameter that holds its value; variables may share a name."""
+    """The name of the kernel parameter that holds the value of each variable; variables may share a name."""
     names: dict[Any, str] = {}
     for variable in ranges.ranges:
         name = f"{variable.name}_size"

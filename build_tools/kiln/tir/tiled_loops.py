@@ -74,7 +74,7 @@ def remainder(extent: Extent, size: int, visit: Visit) -> None:
 
 
 def task_blocks(extent: Extent, size: int, split: bool, begin: Expr, end: Expr, visit: Visit) -> None:
-    """Like `blocks`; if `split` is set, only for blocks whose number is in the task range [begin, end)."""
+    """Call visit(first, length) for each block of `size` in [0, extent); the last block may be shorter."""
     if not split:
         blocks(extent, size, visit)
         return

@@ -105,7 +105,7 @@ def tile_registers(rows: int, spacing: Spacing, run: int, signed: bool) -> TileR
 
 
 def parts_of(run: int) -> tuple[int, int]:
-    """Bytes of k in a register for runs of `run` bytes, a multiple of GROUP, and bytes that are then left.
+    """Bytes of k in a register, and the bytes left over, for runs of `run` bytes, a multiple of GROUP.
 
     A product takes the same time for any number of bytes: none are left if a quarter more products suffice.
     """
@@ -154,7 +154,7 @@ def _configure(sizes: TileRegisters) -> None:
 def with_tile_registers(sizes: TileRegisters | None, emit: Callable[[], None]) -> None:
     """Emit the statements of `emit()` between the instructions that set up and free tile registers.
 
-    `sizes`: None: without these instructions. Registers that are not freed are saved at each switch of
+    Without `sizes`, these instructions are left out. Registers that are not freed are saved at each switch of
     threads.
     """
     if sizes is not None:

@@ -77,7 +77,7 @@ def blocking(machine: Machine, queries: int, keys: int) -> Blocks:
 
 
 def applies(fused: Fused, ops: Sequence[OpInfo]) -> Attention | None:
-    """The attention of a group that this family computes, or None; on all machines alike."""
+    """The attention of a group if this family can compute it, else None; the same on all machines."""
     attention = read_attention(fused, ops)
     if attention is None or any(is_dynamic(width) for width in attention.widths):
         return None

@@ -191,7 +191,7 @@ class _Emitter:
                     store(total, indices, load(total, indices) + data[row] * weight)
 
     def _order(self) -> list[tuple[int, int]]:
-        """(row, vector of columns) of the products of one k, in the order in which they are computed.
+        """The products of one k as pairs (row, vector of columns), in the order in which they are computed.
 
         The longer side is outside, and LLVM keeps what it reads of the other side in registers. In the other
         order it spills sums of tiles that fill the registers: on Emerald Rapids 12 rows took 3 times as long

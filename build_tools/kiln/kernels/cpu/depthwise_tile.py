@@ -54,7 +54,7 @@ def emit(
 
 
 def method_of(machine: Machine, dtypes: Sequence[str], accumulator: str) -> str:
-    """How the products of numbers of 16 bits or fewer are added to sums of 32 bits.
+    """The method that adds products of numbers of 16 bits or fewer to sums of 32 bits.
 
     "pairs": by x86's PMADDWD, which adds the products of two numbers, one of them 0 here: half the work of
     PMULLD, which LLVM chooses. "vnni": by VPDPWSSD, which adds them to the sum as well. "": as LLVM chooses.

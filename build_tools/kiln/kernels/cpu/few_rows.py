@@ -1,4 +1,4 @@
-"""Matmuls known only at run time where few rows multiply many lines that are contiguous along k.
+"""Matmuls of two tensors known only at run time: few rows by many lines that are contiguous along k.
 
 Computation  As kernels/cpu/batch_matmul.py. The few rows may be those of either operand: x @ w.T with few
              rows of x, and w @ x with few columns of x.
@@ -60,7 +60,7 @@ _PREFETCHES = ("sse4", "avx2", "avx512")
 
 @dataclass(frozen=True)
 class _Roles:
-    """Which operand and axis are the few rows, and which are the lines that are contiguous along k."""
+    """The roles of the operands: one has the few rows, the other the lines that are contiguous along k."""
 
     few: StridedOperand
     few_axis: Any

@@ -75,7 +75,7 @@ LINE = CACHE_LINE // 4  # float32 elements in a cache line; of shorter lines, ev
 
 @dataclass(frozen=True)
 class PanelShare:
-    """What one tile prefetches of the lines of a panel.
+    """The cache lines of a panel that one tile prefetches.
 
     `lines` cache lines for every `steps` iterations of the innermost loop, `of_tile` in all. `tiles`: how
     many tiles prefetch the panel once.

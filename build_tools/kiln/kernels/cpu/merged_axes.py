@@ -51,7 +51,7 @@ def strided(indices: Sequence[Expr], shape: Sequence[Any], axes: Sequence[Any]) 
 
 
 def positions(nest: Nest, reads: Sequence[Any]) -> list[Strided] | None:
-    """Where `nest` stores and where it reads each of `reads`; None where one of these is not linear."""
+    """The positions at which `nest` stores and reads each of `reads`; None where one is not linear."""
     if nest.reduced or any(map(is_dynamic, nest.extents)):
         return None
     positions_found = []
@@ -72,10 +72,7 @@ def only_loads(value: Expr) -> bool:
 
 
 def is_mergeable(expanded: Expanded, tables: Mapping[Any, Any]) -> bool:
-    """Whether axes may be merged: they occur in indices alone, and tensors are stored as they are read.
-
-    `tables`: constants that are not.
-    """
+    """Whether axes may be merged: they occur in indices alone, and no constant of `tables` is read."""
     stored = all(read.source not in tables for read in expanded.reads())
     return not expanded.steps and stored and only_loads(expanded.value)
 

@@ -1,4 +1,4 @@
-"""The parts that all kernels of 16-bit pairs have in common: machine, register tile, weights, parameters."""
+"""The common parts of all kernels of 16-bit pairs: machine, register tile, weights, parameters."""
 
 from __future__ import annotations
 

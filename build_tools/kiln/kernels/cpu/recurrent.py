@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN layers over all steps of a sequence: one kernel, whose loop over the steps is inside.
+"""LSTM, GRU and RNN layers over all steps of a sequence: one kernel with a loop over the steps.
 
 Computation  The states after each step, and the last ones; the product of the input comes before, as a
              matmul for all steps. See kernels/operators/recurrent.py.

@@ -187,7 +187,10 @@ class PackedOperands:
 
 
 def _powers(extent: Extent, size: int, visit: Callable[[Expr, int], None]) -> None:
-    """Like `blocks`, with a remainder cut into powers of two: LLVM turns other vectors into scalars."""
+    """Call visit(first, length) for each block of `size`, then for the remainder in powers of two.
+
+    LLVM turns vectors of other lengths into scalars.
+    """
 
     def cut(first: Expr, width: int) -> None:
         for offset, length in chunks(width, size):

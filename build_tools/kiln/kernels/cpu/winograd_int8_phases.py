@@ -108,7 +108,7 @@ class TileBlocks:
 
 
 class IntegerPhases:
-    """Emits the phases of one convolution, whose parameters `x` and `weights` are, in a kernel's body."""
+    """Emits the phases of one convolution into the body of a kernel with the parameters `x` and `weights`."""
 
     def __init__(
         self, work: TileBlocks, product: IntegerProduct, element: Epilogue, x: Any, weights: Any
@@ -233,7 +233,7 @@ class IntegerPhases:
                     self.element.store(where, load(values_register, [int64(start) + lane]))
 
         def outputs(offset: Expr, width: int) -> None:
-            """Of one vector of columns: all its products are there, `width` of its outputs are stored."""
+            """Emit the outputs of one vector of columns, all computed; `width` columns are stored."""
 
             def value(i: int, j: int) -> Expr:
                 plane = (i * SIZE + j) * self.work.products_plane

@@ -1,4 +1,4 @@
-"""Kernels that wait themselves for the launches before them (programmatic dependent launch, sm_90 and newer).
+"""Programmatic dependent launch (sm_90 and newer): kernels themselves wait for the launches before them.
 
 The runtime launches such a kernel as soon as all blocks of the launch before it have begun. Its blocks are
 then on the GPU, and wait there until that launch is complete and what it wrote can be seen: the time between

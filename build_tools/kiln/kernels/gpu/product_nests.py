@@ -25,7 +25,7 @@ def is_product(nest: Nest) -> bool:
 
 
 def own_axes(nest: Nest) -> tuple[list[Any], list[Any]]:
-    """For each of the two operands of a product, the result axes that only this operand depends on."""
+    """The result axes that only one operand of a product depends on, for each of its two operands."""
     loads = operands(nest)
     if loads is None:
         return [], []

@@ -1,4 +1,4 @@
-"""Running sums and products on a GPU, without a thread that goes along a whole line.
+"""Running sums and products on a GPU, with several threads for a line.
 
 A short line is computed by one thread (topi). A line of up to _DIRECT elements is a triangle: each element is
 the sum of those up to it, n² additions, of which all threads do their part at once. A longer one, and one of

@@ -100,7 +100,7 @@ def _sums(block: Any) -> bool:
 
 
 def _form(schedule: Any, product: Any) -> FragmentForm | None:
-    """Form of the operands of a block that multiplies two tensors and adds them up; None for others."""
+    """The form of the operands of a block that sums products of two tensors; None for other blocks."""
     block = schedule.get(product)
     store = block.body
     if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, tirx.Add):
@@ -252,7 +252,7 @@ def _compute(
 
 
 def _in_stages(schedule: Any, k_step: Any, slices: int) -> None:
-    """Let the copies of a step be made while the fragments of the step two before it are multiplied.
+    """Copy the slices of a step while the fragments of the step two before it are multiplied.
 
     With two steps, or where shared memory holds the slices of two steps only, it is the one before; a dynamic
     number of steps is left as it is. `slices`: bytes of the slices of both operands in a step.
