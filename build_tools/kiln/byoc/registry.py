@@ -118,7 +118,7 @@ def check_folders(target: Target) -> None:
             )
 
 
-def reason_for_no_backend(byoc: Byoc, target: Target, absent: Mapping[str, str]) -> str:
+def reason_for_no_backend(target: Target, absent: Mapping[str, str]) -> str:
     """The message for `auto` without a backend: Kiln's own kernels compute everything, and why.
 
     `absent`: by backend that supports the target but is not available, the reason.

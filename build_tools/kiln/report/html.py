@@ -122,7 +122,7 @@ def render(content: PageContent) -> str:
         dagre_licence=Markup(asset("dagre.LICENSE").replace("--", "- -")),
         has_buckets=has_buckets(rows),
         padding={row["name"]: row["mean_padding"] for row in content.padding.get("buckets", [])},
-        flash=_flash(plan, size),
+        flash=_flash(size),
         flops=max(sum(step["flops"] for step in _steps(plan, size, b)) for b in plan.buckets),
         parameters=sorted(plan.params.tensors, key=lambda t: (-t.bytes, t.name)),
     )
@@ -296,7 +296,7 @@ def place_of(arg: StepArgument, declared: KernelArgument) -> dict[str, Any]:
             "dtype": declared.dtype, "shape": shape}  # fmt: skip
 
 
-def _flash(plan: Plan, size: SizeFile) -> list[dict[str, Any]]:
+def _flash(size: SizeFile) -> list[dict[str, Any]]:
     """The parts of flash for a bar chart: name, bytes and per cent. Before linking, parameters only."""
     linked, params = size.linked, size.params.bytes
     sections = [("parameters", params)]

@@ -232,7 +232,7 @@ def _without_libraries(unit: ModelBuild) -> str:
     """The reason why `byoc=auto` has no backend to use. Prints it, once in a build."""
     from kiln.byoc.registry import reason_for_no_backend
 
-    reason = reason_for_no_backend(unit.byoc, unit.target, unit.absent)
+    reason = reason_for_no_backend(unit.target, unit.absent)
     if reason not in _printed:
         _printed.add(reason)
         session().console.line(f"kiln: {reason}")

@@ -12,7 +12,6 @@ from kiln.paths import data_dir
 
 FLASH = "  - {name: flash, origin: 0x0, bytes: 4MiB, holds: [code, parameters]}\n"
 RAM = "  - {name: ram, origin: 0x20000000, bytes: 4MiB, holds: [data]}\n"
-PSRAM = "  - {name: psram, origin: 0x21000000, bytes: 16MiB, holds: [heap]}\n"
 
 
 def test_regions_of_contents() -> None:

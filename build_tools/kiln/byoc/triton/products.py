@@ -206,7 +206,7 @@ def _code(
         dtypes={**narrow_types(facts, ["x"]), "output": "float32"},
     )  # fmt: skip
     return replace(
-        _sum_of_parts(match, facts, partial_sums, epilogue_constants, padded_bias, rows, columns),
+        _sum_of_parts(facts, partial_sums, epilogue_constants, padded_bias, rows, columns),
         tile=astuple(tile),
     )
 
@@ -238,7 +238,6 @@ def _one_kernel(match: Match, facts: TargetFacts, code: Code, tile: GpuTile) -> 
 
 
 def _sum_of_parts(
-    match: Match,
     facts: TargetFacts,
     partial_sums: Code,
     epilogue_constants: dict[str, Any],

@@ -28,6 +28,7 @@ from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm_int8 import IntegerProduct
 from kiln.kernels.cpu.gemm_tile import Tile
 from kiln.kernels.cpu.int8_packing import GROUP
+from kiln.kernels.cpu.output_tile import OutputTile
 from kiln.kernels.cpu.pair_kernel import PairBody, multiplies_pairs, pair_kernel, product_of, widened_tile
 from kiln.kernels.cpu.pair_sums import WidenedColumns, pair_sums, pairs_of_group
 from kiln.opinfo.attach import OpInfo
@@ -36,7 +37,6 @@ from kiln.tir.builder import (
     Kernel,
     Machine,
     bind,
-    chunks,
     divide,
     int64,
     load,
@@ -44,7 +44,6 @@ from kiln.tir.builder import (
     registers,
     serial,
     store,
-    vector,
 )
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.symbols import Extent, ceil_div, is_dynamic
@@ -182,9 +181,9 @@ class _Matmul:
     def _store(self, row: Expr, column: Expr, columns: int, sums: list[Any]) -> None:
         """Emit the epilogue of one row of a tile."""
         row, lanes = bind(row), self.divided.tile.lanes
-        for v, accumulator in enumerate(sums):
-            for offset, width in chunks(min(lanes, columns - v * lanes), lanes):
-                with vector(width) as lane:
-                    channel = column + int64(v * lanes + offset) + lane
-                    where = self.conv.result_indices(row, channel, self.shape)
-                    self.element.store(where, load(accumulator, [int64(offset) + lane]))
+
+        def finish(row: Expr, channel: Expr, value: Expr) -> None:
+            self.element.store(self.conv.result_indices(row, channel, self.shape), value)
+
+        out = OutputTile([row], column, columns, finish)
+        out.store(row, lanes, lambda v, offset, lane: load(sums[v], [int64(offset) + lane]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,7 @@ class WordTile(_DotTile):
         pair, first = (load(self.sums[row], [int64(index)]) for index in (column, column - 1))
         return tirx.shift_right(pair - first, i32(8))
 
-    def _part(self, depth: int, body: Any) -> None:
+    def _part(self, body: Callable[[], Any]) -> None:
         """Emit `body`, then add the sums to the totals."""
         self.clear(self.sums)
         body()
@@ -101,7 +101,7 @@ class WordTile(_DotTile):
         packing = self.packing
         depth = int(np.prod([loop.extent for loop in remaining], dtype=np.int64))
         if not counted and depth <= packing.limit:
-            self._part(depth, lambda: self._reduce(remaining, x_offset, step, True))
+            self._part(lambda: self._reduce(remaining, x_offset, step, True))
             return
         if len(remaining) > 1:
             loop = remaining[0]
@@ -129,9 +129,14 @@ class WordTile(_DotTile):
             return
         quads_per_block = packing.limit // QUAD
         with serial(quads // quads_per_block) as block:
-            self._part(packing.limit, lambda: loop_of(block * int64(quads_per_block), quads_per_block))
+            self._part(lambda: loop_of(block * int64(quads_per_block), quads_per_block))
         begin = quads // quads_per_block * quads_per_block
-        self._part(packing.limit, lambda: (loop_of(int64(begin), quads - begin), end()))  # type: ignore[func-returns-value]
+
+        def after_blocks() -> None:
+            loop_of(int64(begin), quads - begin)
+            end()
+
+        self._part(after_blocks)
 
     def _quad(self, x_offset: Expr, offset: Expr) -> None:
         """Emit four values of k: `offset`: offset of their weights in the panel."""

@@ -147,7 +147,7 @@ class _LineTiles:
             rows = [bind(row + int64(n)) for n in range(count)]
             bases = [bind(few.start + number * int64(few.row_step)) for number in rows]
             held = self._sums(few.buffer, bases, long, starts, lines * int64(line_step))
-            self._store(held, rows, first, lines, batch)
+            self._store(held, rows, first, batch)
 
         blocks(self.rows, _ROWS, rows_from)
 
@@ -184,7 +184,7 @@ class _LineTiles:
         return sums
 
     def _store(
-        self, sums: list[list[Any]], rows: Sequence[Expr], first: Expr, lines: int, batch: dict[Any, Expr]
+        self, sums: list[list[Any]], rows: Sequence[Expr], first: Expr, batch: dict[Any, Expr]
     ) -> None:
         """Emit the sums over lanes and the stores of the results, whose last axis is that of the columns."""
         roles, product = self.roles, self.product
