@@ -146,7 +146,7 @@ class _Work(Generic[_Item]):
             os._exit(status)
 
     def _take_items(self, holds: bool) -> None:
-        """In a fork: compute items until none is left or a stage waits for the token that it holds."""
+        """Compute items in a fork, until none is left or a stage waits for the token that the fork holds."""
         while number := os.read(self._numbers, _NUMBER.size):
             first = _NUMBER.unpack(number)[0]
             for item in self._items[first : first + self._step]:

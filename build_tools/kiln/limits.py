@@ -51,7 +51,7 @@ def shell_limit() -> int | None:
 
 
 def shell_hint() -> str:
-    """For the end of an error line that a shell's limit has most likely caused; else empty."""
+    """A hint for the end of an error line that a shell's limit has most likely caused; else empty."""
     limit = shell_limit()
     if limit is None or limit >= _LEAST_FOR_BUILDS:
         return ""

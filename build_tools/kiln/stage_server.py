@@ -225,7 +225,7 @@ def _redirect(outputs: Sequence[int]) -> None:
 def _run(request: socket.socket, kept: Sequence[int]) -> int:
     """Run the stage whose arguments the client sends on the request socket; return its exit status.
 
-    `kept`: descriptors that the client has sent, of which the first are those of the build's tokens.
+    `kept`: descriptors that the client has sent, first those of the build's tokens.
     """
     with request, request.makefile("rb") as stream:
         header = stream.read(LENGTH.size)

@@ -157,7 +157,7 @@ def zig_command() -> tuple[str, ...]:
 
 
 def _end(status: int) -> str:
-    """How a program ended that printed nothing: a signal or a status, and a disk that is full.
+    """The end of a program that printed nothing, in words: a signal or a status, and a disk that is full.
 
     zig is aborted by the system where a file that it has mapped cannot grow.
     """

@@ -36,7 +36,7 @@ def end_with(parent: int) -> None:
 def run_kiln(
     words: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command in `folder` with these variables, and collect what it prints.
+    """Run the command in `folder` with these variables, and collect its output.
 
     An exception, such as that of Ctrl-C, ends the process first, and with it the stages of its build.
     """

@@ -23,7 +23,7 @@ _TIMEOUT = 3600.0  # seconds of one start
 
 @dataclass(frozen=True)
 class Destination:
-    """Where bundles run: on the runner of `target`, or on `device`.
+    """The place where bundles run: the runner of `target`, or `device`.
 
     `named` is the target as the user gave it, a name or the path of a YAML file.
     """

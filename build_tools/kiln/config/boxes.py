@@ -27,7 +27,7 @@ class Box(Record):
 
     @property
     def fixed(self) -> dict[str, int]:
-        """By dimension that is static in the bucket's graph, its size there."""
+        """The sizes of the dimensions that are static in the bucket's graph, by dimension."""
         return {name: segment.size for name, segment in self.dims.items() if segment.size is not None}
 
 

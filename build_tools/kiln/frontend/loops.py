@@ -31,7 +31,7 @@ def begin(number: int, first: Sequence[Any], outer: Sequence[Any]) -> Any:
 
 
 def row(value: Any, counter: Any, rows: Any, axis: int, backwards: bool) -> Any:
-    """A tensor of `rows` rows along `axis`, of which row `counter` is `value`; the others stay.
+    """A tensor of `rows` rows along `axis` whose row `counter` becomes `value`; the other rows stay.
 
     `backwards`: the first iteration writes the last row.
     """

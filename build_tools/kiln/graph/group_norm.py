@@ -32,7 +32,7 @@ def _group_norm(rewriter: CallRewriter, call: Any) -> Any:
     column = [batch, channels, *(1 for _ in sizes)]
 
     def mean(values: Any) -> Any:
-        """For each channel, the mean of `values` over the channel's group."""
+        """The mean of `values` over the group of each channel."""
         by_channel = emit(op.mean(values, spatial, keepdims=True))
         if groups == channels:
             return by_channel

@@ -43,7 +43,7 @@ class _Shared:
 
 
 def _shared(rewriter: CallRewriter, expr: Any) -> _Shared | None:
-    """How the matrices of `expr` are repeated; None where they are not."""
+    """The repetition of the matrices of `expr`; None where they are not repeated."""
     call = rewriter.definition(expr)
     name = operator(call)
     if name == "relax.broadcast_to":

@@ -113,7 +113,7 @@ def _with_info(legalize: Legalize) -> Legalize:
 
 
 def misfit(declared: Any, made: Any) -> str:
-    """How the type of a result that a function makes differs from the one of its operator; empty if it fits.
+    """The difference of the type of a function's result from that of its operator; empty if there is none.
 
     Consumers are lowered for the operator's type, and would read other elements than the function writes.
     Sizes that are not numbers are not compared.

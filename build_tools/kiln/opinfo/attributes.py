@@ -102,7 +102,7 @@ def _product(call: Any) -> dict[str, str]:
 
 
 def _broadcast(call: Any) -> dict[str, Any]:
-    """For each operand, the axes of the result that the operand's axes correspond to."""
+    """The axes of the result that the axes of each operand correspond to."""
     rank = len(call.ty.shape)
     ranks = [_rank(argument) for argument in call.args]
     if min(ranks) < 0:

@@ -282,7 +282,7 @@ def _exact_scales(tiles: Array, numbers: Array, scales: Array) -> Array | None:
 
 
 def _worst(tiles: Array, numbers: Array, scales: Array) -> Array:
-    """By how much each row's worst element, restored with its scale, exceeds rounding; <= 0 if none does."""
+    """The error of the worst restored element of each row less that of rounding; <= 0: none is greater."""
     with np.errstate(invalid="ignore"):  # a scale beyond float16 is infinite, and restores nothing
         errors: Array = np.abs(numbers * scales[:, None] - tiles) - _ROUNDING * np.abs(tiles)
     return np.asarray(errors.max(1))
@@ -296,7 +296,7 @@ def _repeated(length: int, block: int) -> Array:
 
 
 def _steps(runs: Array) -> Array | None:
-    """For each run, a number that divides all of its elements; None unless every run has such a number.
+    """A number that divides all elements of a run, for each run; None unless every run has such a number.
 
     The elements of a run have fewer than 256 levels. The number of a run of zeros is 0.
     """

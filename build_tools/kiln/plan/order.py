@@ -18,7 +18,7 @@ from kiln.plan.lifetimes import lifetimes, lower_bound, root_of
 def _dependencies(
     tensors: Mapping[str, TensorRecord], steps: Sequence[Step], replaced: Mapping[str, str]
 ) -> list[set[int]]:
-    """For each step, the earlier steps, by index, that wrote a tensor or counted a size among its arguments.
+    """The earlier steps that wrote a tensor or counted a size among the arguments of each step, by index.
 
     A step that writes a tensor of `replaced` also depends on the earlier steps that read the tensor which it
     replaces.

@@ -69,7 +69,7 @@ def place(items: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
 
 
 def pressure_of(items: Sequence[Lifetime]) -> dict[str, int]:
-    """For each item, the most bytes that are alive at one of its steps."""
+    """The most bytes that are alive at one of the steps of each item."""
     steps = max((item.last for item in items), default=-1) + 1
     alive = [0] * steps
     for item in items:

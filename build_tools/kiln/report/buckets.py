@@ -29,7 +29,7 @@ def plan_rows(plan: Plan) -> list[BucketFigures]:
 
 
 def code_rows(plan: Plan, kernels: Mapping[str, int]) -> list[CodeOfBucket]:
-    """For each bucket the bytes of the kernels that it calls, and of the kernels that only it calls.
+    """The bytes of the kernels that each bucket calls, and of the kernels that no other bucket calls.
 
     `kernels`: linked bytes by symbol. The program contains each kernel once, so the sum over buckets may
     exceed the size of the code.
@@ -47,7 +47,7 @@ def code_rows(plan: Plan, kernels: Mapping[str, int]) -> list[CodeOfBucket]:
 
 
 def variant_rows(plan: Plan, kernels: Mapping[str, int]) -> list[CodeOfVariant]:
-    """For each variant the bytes of the kernels that it calls, and of the kernels that only it calls.
+    """The bytes of the kernels that each variant calls, and of the kernels that no other variant calls.
 
     `kernels`: linked bytes by symbol.
     """

@@ -35,7 +35,7 @@ class Measured:
 
 
 def worst_rows(compared: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """For each tensor of compare.json, the row of the golden vector with the greatest error."""
+    """The row of the golden vector with the greatest error, for each tensor of compare.json."""
 
     def severity(row: Mapping[str, Any]) -> tuple[bool, bool, float]:
         error, limit = row["error"], row["limit"]

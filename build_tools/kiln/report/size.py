@@ -91,7 +91,7 @@ def software_floats(figures: SizeFile) -> str:
 
 
 def nearest_plan(figures: SizeFile, *, by_choice: bool) -> str:
-    """How the plan was made that needs too much RAM, for the end of an error; `by_choice`: patches allowed.
+    """The end of an error about RAM: how the plan with the least need was made. `by_choice`: patches allowed.
 
     The plan with the lowest arena that was found is built where none keeps the limit.
     """

@@ -23,7 +23,7 @@ _NO_NUMBERS = (str, bytes, type(None))
 def as_array(value: Any, dtype: np.dtype[np.generic], name: str = "an input") -> Tensor:
     """The array over an array or a DLPack tensor in CPU memory; for other values a new array of `dtype`.
 
-    Raises KilnError that begins with `name` for what is none of these.
+    Raises KilnError that begins with `name` for a value of another kind.
     """
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise KilnError(f"{name}: a masked array; give the masked elements values first: array.filled(0)")

@@ -65,7 +65,7 @@ class TrafficCounts:
         self.contents[sizes, name] = tuple(a + b for a, b in zip(before, counts, strict=True))
 
     def of_inputs(self) -> dict[str, dict[str, int]]:
-        """By input, the numbers of runs in which its elements were all 0, all 1, and others."""
+        """The numbers of runs in which the elements of an input were all 0, all 1, and others, by input."""
         totals: dict[str, dict[str, int]] = {}
         for (_, name), counts in sorted(self.contents.items(), key=lambda item: item[0][1]):
             total = totals.setdefault(name, dict.fromkeys(CONTENTS, 0))

@@ -85,7 +85,7 @@ class Journal:
 
 
 def _signatures() -> str:
-    """What tells SCons's file of signatures from any that it replaces it with; empty where there is none."""
+    """The stamp of SCons's file of signatures, which changes when SCons replaces it; empty without a file."""
     name = SCons.SConsign.DB_Name or SCons.SConsign.current_sconsign_filename()
     for path in (Path(f"{name}.dblite"), Path(name)):
         with contextlib.suppress(OSError):

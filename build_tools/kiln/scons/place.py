@@ -1,4 +1,4 @@
-"""Where a bundle runs: on its target's runner, or on a device."""
+"""The place where a bundle runs: its target's runner, or a device."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def _write(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
 
 
 def _dry_run(target: Sequence[Any], source: Sequence[Any], env: Any, executor: Any = None) -> str | None:
-    """With -n, a text for the user: the stage's commands on a device, or that the stage would run."""
+    """The text that -n prints: the stage's commands on a device, or that the stage would run."""
     stage: StageNode = env["KILN_STAGE"]
     if not GetOption("no_exec"):
         return None

@@ -108,7 +108,7 @@ def whole_axes(archive: Archive) -> tuple[Archive, dict[str, int]]:
 
 
 def _values(path: Path, archive: Archive, shapes: Mapping[str, Sequence[Any]]) -> dict[str, int | str]:
-    """By symbol of the inputs' shapes, the name of its dimension, or its size in the configuration."""
+    """The dimension's name, or the size in the configuration, of each symbol in the inputs' shapes."""
     values: dict[str, int | str] = {}
     for name, configured in shapes.items():
         declared = archive.inputs[name]

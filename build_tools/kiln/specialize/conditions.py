@@ -26,7 +26,7 @@ class Equals:
         return f"{self.dim}_{self.value}"
 
     def holds(self, size: Array) -> Array:
-        """For each element of `size`, whether it meets the condition."""
+        """Whether each element of `size` meets the condition."""
         return np.asarray(size == self.value)
 
 

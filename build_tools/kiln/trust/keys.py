@@ -21,7 +21,7 @@ _ENVIRONMENT = "env:"
 def libraries() -> tuple[Any, Any, Any]:
     """The modules serialization (of cryptography), securesystemslib.signer and securesystemslib.dsse.
 
-    Raises KilnError with the command that installs what is missing.
+    Raises KilnError with the command that installs missing ones.
     """
     try:
         from cryptography.hazmat.primitives import serialization

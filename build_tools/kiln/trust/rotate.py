@@ -70,7 +70,7 @@ def change_key(
 
 
 def _rotate(tuf: Any, root: Any, earlier: Any, signer: Any, begin: datetime) -> None:
-    """Make `root` the next version, whose roles all belong to the new key alone."""
+    """Make `root` its next version, whose roles belong to the new key alone."""
     root.version += 1
     root.expires = begin + timedelta(days=ROOT_DAYS)
     for role in ROLES:

@@ -98,7 +98,7 @@ def compare_with_float(
 def _runs(
     running_bundle: RunningBundle, folder: Path
 ) -> Iterator[tuple[str, dict[str, Array], dict[str, Array]]]:
-    """For each golden vector, its name, and the arrays of its inputs and of the bundle's outputs, by name.
+    """The name of each golden vector, and the arrays of its inputs and of the bundle's outputs, by name.
 
     `folder`: the bundle's, with the names of inputs and outputs in its manifest.
     """
@@ -122,7 +122,7 @@ def _file_of(model: Model, folder: Path) -> Path:
 
 
 def _results_of_pairs(model: onnx.ModelProto) -> dict[str, str]:
-    """For each tensor that is quantised, the result of the DequantizeLinear after it."""
+    """The result of the DequantizeLinear after each tensor that is quantised."""
     rounded = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "QuantizeLinear"}
     return {
         rounded[node.input[0]]: node.output[0]

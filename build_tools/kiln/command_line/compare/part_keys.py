@@ -41,7 +41,7 @@ def keys_of_part(model: Model, part: onnx.ModelProto) -> dict[str, Any]:
 
 
 def write_keys(keys: dict[str, Any], part: Path) -> Path:
-    """What to build for the file `part`: a YAML file with `keys` next to it, or without keys the file itself.
+    """The file to build for `part`: a YAML file with `keys` next to it, or without keys the part itself.
 
     JSON is YAML.
     """

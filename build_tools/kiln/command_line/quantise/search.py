@@ -1,4 +1,4 @@
-"""Which nodes stay in float until a model is accurate enough.
+"""Choose the nodes that stay in float, so that the quantised model is accurate enough.
 
 1. Sensitivity: each node that rounds one of its operands (choices.py) is quantised alone, and the noise at
 the outputs is measured. 2. The most sensitive nodes stay in float, as few of them as reach the goal: 1, 2, 4,

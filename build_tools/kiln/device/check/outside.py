@@ -101,7 +101,7 @@ def _unserved(dims: Sequence[str], buckets: Sequence[Box], refused: Mapping[str,
 
 
 def _axes(inputs: Sequence[SymbolicInput]) -> dict[str, list[tuple[int, int]]]:
-    """For each dimension the (input, axis) pairs whose size is that dimension, in the order of the checks."""
+    """The (input, axis) pairs of each dimension, whose size it is, in the order of the checks."""
     axes_of_dims: dict[str, list[tuple[int, int]]] = {}
     for index, entry in enumerate(inputs):
         for axis, size in enumerate(entry.shape):

@@ -42,7 +42,7 @@ def arange(builder: Any, symbols: Symbols, tensor: str, start: Any, limit: Any, 
 
 
 def _count(first: Any, last: Any, step: Any, dtype: str) -> Any:
-    """How many steps there are; -1 for a step of 0."""
+    """The number of steps; -1 for a step of 0."""
     zero = tirx.const(0, dtype)
     if dtype.startswith("float"):
         divisor = tirx.Select(step == zero, zero + 1, step)

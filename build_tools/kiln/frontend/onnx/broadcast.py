@@ -54,7 +54,7 @@ def aligned(
 def _common_sizes(
     shapes: dict[str, list[Extent]], symbols: Symbols, skipped: int | None
 ) -> dict[str, list[Extent]]:
-    """By name, the shapes that have to be written anew. `skipped`: an axis that is joined; the last is 0."""
+    """The shapes that have to be written again, by name. `skipped`: an axis that is joined; the last is 0."""
     changed: dict[str, list[Extent]] = {}
     for from_last in range(max(map(len, shapes.values()))):
         sizes = {

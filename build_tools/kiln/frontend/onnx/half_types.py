@@ -79,7 +79,7 @@ def _narrowed(source: str, target: str, kind: int) -> onnx.NodeProto:
 
 
 def half_types(model: onnx.ModelProto) -> list[str]:
-    """Which of fp16 and bf16 occur as types of weights, constants, inputs, outputs or casts, sorted."""
+    """Those of fp16 and bf16 that occur as types of weights, constants, inputs, outputs or casts, sorted."""
     kinds = {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
     for graph in (model.graph, *_nested_graphs(model.graph)):
         kinds |= {tensor.data_type for tensor in graph.initializer}

@@ -169,7 +169,7 @@ def real_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 def bind_inputs(
     model: onnx.ModelProto, path: Path, options: ImportOptions
 ) -> dict[str, tuple[SizeExpr, ...]]:
-    """By input, its shape: fixed sizes from the file, dynamic sizes from the options.
+    """The shape of each input, by name: fixed sizes from the file, dynamic sizes from the options.
 
     Raises KilnError for an input in the options that the model does not have, and as `bind_shape`.
     """

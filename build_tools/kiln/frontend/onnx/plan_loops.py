@@ -329,7 +329,7 @@ class PlanLoop:
         return host.bb.emit(op.reshape(new, old.ty.shape)) if str(new.ty.shape) != str(old.ty.shape) else new
 
     def _write_row(self, written: LoopRows, name: str, counter: Any) -> Any:
-        """The output `written`, of which iteration `counter` writes the row `name`."""
+        """The output `written` after iteration `counter`, which writes the row `name`."""
         value = self.control.host._tensor(name)
         axis = written.axis + len(value.ty.shape) + 1 if written.axis < 0 else written.axis
         count: Extent = self.most if self.counted else self.count

@@ -63,7 +63,7 @@ def _axes(node: Node) -> list[_PoolAxis]:
 
 
 def _missing_elements(axis: _PoolAxis) -> int:
-    """How many elements to add after an axis for a last window that begins on it but ends beyond it.
+    """The number of elements to add after an axis for a last window that begins on it but ends beyond it.
 
     With them the number of windows, rounded down, is the one that ONNX rounds up: windows that would begin
     after all elements are left out. Negative where elements at the end are in no window.

@@ -63,7 +63,7 @@ def _values(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
 
 
 def _nodes_without_types(graph: onnx.GraphProto, values: Values) -> Iterator[onnx.NodeProto]:
-    """Nodes of which all inputs have types, and an output has none."""
+    """Nodes whose inputs all have types, with an output that has none."""
     for node in graph.node:
         names = [name for name in node.output if name]
         typed = all(name in values for name in node.input if name)

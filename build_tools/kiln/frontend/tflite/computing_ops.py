@@ -62,7 +62,7 @@ def l2_normalization(node: TfliteOperands) -> Any:
 
 
 def prelu(node: TfliteOperands) -> Any:
-    """PRELU of any slopes, of which TVM 0.27 makes as many as activations; of quantised tensors too."""
+    """PRELU of any slopes and of quantised tensors; TVM 0.27 expands the slopes to the activations' shape."""
     last = node.shape(0)[-1:]
     if node.inputs[0].qnn_params is None and last and node.shape(1) == [1] * (len(node.shape(1)) - 1) + last:
         slopes = node.emit(op.reshape(node.raw(1), last))
@@ -72,13 +72,13 @@ def prelu(node: TfliteOperands) -> Any:
 
 
 def elu(node: TfliteOperands) -> Any:
-    """ELU, also of NaN, of which TVM 0.27 makes 0, and of quantised tensors."""
+    """ELU, also of quantised tensors, and of NaN, which TVM 0.27 turns into 0."""
     x = node.real(0)
     return node.store(op.where(op.less(x, _float(0)), op.subtract(op.exp(x), _float(1)), x))
 
 
 def sign(node: TfliteOperands) -> Any:
-    """SIGN, also of NaN, of which TVM 0.27 makes 0; of other types than float32 left to it."""
+    """SIGN, also of NaN, which TVM 0.27 turns into 0; TVM's own rule for other types than float32."""
     if node.dtype(0) != "float32":
         return None
     x = node.raw(0)

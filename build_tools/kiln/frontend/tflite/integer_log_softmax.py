@@ -145,7 +145,7 @@ def _of_line(at: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 
 def _distance(levels: Any, greatest: Any) -> Callable[..., Expr]:
-    """How far an element is below the greatest of its line."""
+    """The difference of the greatest element of a line and an element of it."""
     return lambda *at: tirx.Cast("int32", greatest(*_of_line(at))) - tirx.Cast("int32", levels(*at))
 
 

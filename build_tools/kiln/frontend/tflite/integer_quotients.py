@@ -44,7 +44,7 @@ def _levels(tensor: Any, zero: int, name: str) -> Any:
 
 
 def sign_bits(x: Any) -> Any:
-    """How many bits after the first of an int32 equal it: 31 of 0 and -1."""
+    """The number of bits after the first of an int32 that equal the first: 31 for 0 and -1."""
     rest = each(lambda v: v ^ (v >> i32(31)), x, name="rest")
     count = each(lambda _: i32(0), x, name="count")
     for bits in (16, 8, 4, 2, 1):

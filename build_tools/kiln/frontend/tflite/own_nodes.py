@@ -118,7 +118,7 @@ def _number(size: Any) -> int:
 
 
 def shown_refusal(model: Any, op: Any) -> str:
-    """How errors call an operator that cannot be converted."""
+    """The name by which errors call an operator that cannot be converted."""
     name = custom_name(model, op)
     return PREFIX + name if name else f"builtin {builtin_of(model.OperatorCodes(op.OpcodeIndex()))}"
 
@@ -139,7 +139,7 @@ def check_fixed(path: Path, model: Any) -> None:
 
 
 def shown_reason(error: Exception) -> str:
-    """Why an operator cannot be converted; what a library says is put into words first."""
+    """The reason why an operator cannot be converted; messages of libraries are reworded first."""
     text = plain_sizes(one_line(error))
     if isinstance(error, ValueError):
         return text

@@ -42,7 +42,7 @@ class PlanLoops:
         return self._results(node, node.bind(loops.end(number, next_values, [])))
 
     def choose(self, op: Any) -> Any:
-        """The results of one of two branches, of which each has one value for each result.
+        """The results of one of two branches; each branch has one value for each result.
 
         Raises ValueError for values that are not quantised as the results are.
         """

@@ -101,7 +101,7 @@ def _parts(
 
 
 def _kind(options: Any, number: int) -> str:
-    """What entry `number` of the slice selects.
+    """The kind of places that entry `number` of the slice selects.
 
     "all": every axis that has no entry; "new": a new axis of size 1; "place": one place of an axis, which the
     result does not have; "part": a part of an axis.

@@ -48,7 +48,7 @@ def _only_checked(torch: Any, node: Any) -> list[Any] | None:
 
 
 def _erase(graph: Any, nodes: list[Any]) -> None:
-    """Erase nodes, each after its users, and then what nothing else reads of that which they read."""
+    """Erase nodes, each after its users, and then those of their operands that no other node reads."""
     while nodes:
         node = nodes.pop(0)
         if node.users or node.op != "call_function":

@@ -167,7 +167,7 @@ def cholesky_ex(self: Any, upper: bool = False, check_errors: bool = False) -> t
 
 
 def cholesky_solve(self: Any, input2: Any, upper: bool = False) -> Any:
-    """aten::cholesky_solve: X of a X = b = `self`, of which `input2` is the factor by Cholesky."""
+    """aten::cholesky_solve: X of a X = `self`, where `input2` is the Cholesky factor of a."""
     rank, size = len(input2.shape), _size("cholesky_solve", input2)
     low = _turned(input2, rank) if upper else input2
     half = _substituted(low, self, size, False, False)

@@ -21,7 +21,7 @@ def like(value: float, tensor: Any) -> Any:
 
 
 def cut(x: Any, axis: int, begin: int, end: int) -> Any:
-    """The elements `begin` to `end`, of which the last does not count, along an axis."""
+    """The elements from `begin` to before `end` along an axis."""
     from onnxscript import opset18 as op
 
     return op.Slice(x, ints(begin), ints(end), ints(axis))

@@ -1,4 +1,4 @@
-"""Operators of the installed PyTorch, of which versions have some more and some fewer."""
+"""Operators of the installed PyTorch; versions differ in the operators that they have."""
 
 from __future__ import annotations
 

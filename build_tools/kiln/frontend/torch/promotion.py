@@ -50,7 +50,7 @@ def with_explicit_types(program: Any) -> Any:
 
 
 def _of_numbers(aten: Any) -> dict[Any, Any]:
-    """By operator of a tensor and a number: the one of two tensors."""
+    """The operators of two tensors, by the operator of a tensor and a number."""
     tables: dict[Any, tuple[Any, ...]] = {
         aten.remainder.Tensor: (aten.remainder.Scalar, aten.remainder.Scalar_Tensor),
         aten.pow.Tensor_Tensor: (aten.pow.Tensor_Scalar, aten.pow.Scalar),

@@ -151,7 +151,7 @@ def _saved(name: str, torch: Any, program: Any, names: Mapping[str, str]) -> byt
 
 
 def _dim_names(torch: Any, program: Any, arguments: Mapping[str, Any], shapes: Any) -> dict[str, str]:
-    """By symbol of the program, the name of the torch.export.Dim that it stands for."""
+    """The names of the torch.export.Dim that the symbols of the program stand for, by symbol."""
     values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
     tensors = [values[name] for name in program.graph_signature.user_inputs if isinstance(name, str)]
     leaves = list(_leaves(torch, arguments, shapes))
@@ -170,7 +170,7 @@ def _dim_names(torch: Any, program: Any, arguments: Mapping[str, Any], shapes: A
 
 
 def _leaves(torch: Any, value: Any, spec: Any) -> Iterator[Any]:
-    """For each tensor in `value`, in order, its entry in `spec`, dynamic shapes of the same structure."""
+    """The entries in `spec`, dynamic shapes of the structure of `value`, of the tensors in it, in order."""
     if isinstance(value, torch.Tensor):
         yield spec
     elif isinstance(value, Mapping):

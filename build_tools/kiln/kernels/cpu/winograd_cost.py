@@ -31,7 +31,7 @@ DIRECT = 0  # as `m`, the outputs of a tile along one axis: direct convolution
 
 @dataclass(frozen=True)
 class Form:
-    """How one convolution is computed: tiles of m x m outputs, `block` tiles at a time.
+    """The form in which a convolution is computed: tiles of m x m outputs, `block` tiles at a time.
 
     `staged`: a kernel for each phase, with all tiles in one block. Otherwise each of `tasks` tasks computes
     `rounds` blocks.

@@ -22,7 +22,7 @@ _COMPARED = ("relax.equal", "relax.not_equal")
 def proven_fills(
     module: tvm.IRModule, padded: Sequence[str], interface: Interface, declared: Mapping[str, Tensor]
 ) -> dict[str, Number]:
-    """By input, a value of its padded elements with which padding is proven neutral.
+    """A value of the padded elements of each input with which padding is proven neutral, by input.
 
     `module`: imported with the dimensions `padded` dynamic. `declared`: the YAML's
     `inputs` (`pad`, `mask`). Candidates in order: 0, the zero point of a quantised input, the least and the

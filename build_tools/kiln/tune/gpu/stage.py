@@ -74,7 +74,7 @@ def _print_result(entries: Mapping[str, Any], path: Path, gpu: str, arch: str, t
 
 
 def _cold_bytes(subjects: Sequence[GpuSubject]) -> int:
-    """Bytes of memory that weights are read from in turn: all subgraphs' weights, within gpu_times.COLD."""
+    """Bytes of memory for copies of weights, read in turn: all subgraphs' weights, within gpu_times.COLD."""
     weights = {
         subject.key: sum(value.nbytes for value in subject.steps.params.values()) for subject in subjects
     }
