@@ -75,7 +75,7 @@ def _message(error: ValidationError) -> str:
     if kind == "missing":
         return _prefixed(location[:-1], f"key '{location[-1]}' is missing")
     if kind == "extra_forbidden":
-        return _prefixed(location[:-1], f"key '{location[-1]}' is not known")
+        return _prefixed(location[:-1], f"unknown key '{location[-1]}'")
     if kind == "value_error":
         return _prefixed(location, str(context["error"]))
     if kind in ("too_short", "too_long"):

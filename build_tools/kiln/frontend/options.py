@@ -6,9 +6,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from kiln.config import sizes
 from kiln.config.boxes import Box
+from kiln.config.check import choices
 from kiln.config.dims import Segment
 from kiln.config.model import Tensor
 from kiln.config.sizes import SizeExpr, substituted
@@ -34,12 +36,13 @@ class DimRange:
 class ImportOptions:
     """The settings of a model's YAML that affect the import, and the bucket to import for.
 
-    shapes: by input, one entry per axis: a size, the name of a dimension in `dims`, or a size expression.
-    layouts: by input or output, axis letters such as "NHWC".
-    bucket: by dimension, the sizes that this bucket covers; None for a model whose sizes are all fixed.
-    state: by input, the output of the previous run that feeds it, and its value in the first run.
-    bounds: by tensor whose size is in the data, the most elements or rows that it may have.
-    declared: all that the configuration says of inputs, and of outputs, by name.
+    shapes: the shape of each input, by name, one entry per axis: a size, the name of a dimension in `dims`,
+    or a size expression.
+    layouts: axis letters such as "NHWC" of inputs and outputs, by name.
+    bucket: the sizes that this bucket covers, by dimension; None for a model whose sizes are all fixed.
+    state: the output of the previous run that feeds an input, and the input's first value, by input.
+    bounds: the most elements or rows of each tensor whose size is in the data, by tensor.
+    declared: the entries of the configuration for inputs, and for outputs, by name.
     every_node: whether attribute kiln.nodes lists all nodes of the file in order, or only a few per operator.
     """
 
@@ -52,6 +55,12 @@ class ImportOptions:
     every_node: bool = False
     bounds: Mapping[str, int] = field(default_factory=dict)
     declared: tuple[Mapping[str, Tensor], Mapping[str, Tensor]] = ({}, {})
+
+    def check_inputs(self, path: Path, names: Sequence[str]) -> None:
+        """Raise KilnError for a shape of an input that the file `path` does not have; `names`: its inputs."""
+        for name in self.shapes:
+            if name not in names:
+                raise KilnError(f"{path}: inputs.{name}: the model has no such input{choices(name, names)}")
 
     def size(self, entry: SizeExpr) -> int | None:
         """The size of an axis in the imported graph; None if it is symbolic.

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from kiln.arrays import Array
+from kiln.config.check import choices
 from kiln.config.data import GoldenInput, ImageInput, NormalInput, Preprocess, RandomInput, TensorInput
 from kiln.config.interface import PortRecord
 from kiln.config.source import FileSource, Source
@@ -135,10 +136,11 @@ def _image_input(entries: Sequence[PortRecord], preprocess: Preprocess | None) -
         )
     names = [entry.name for entry in entries]
     name = preprocess.input or (names[0] if len(names) == 1 else None)
+    if name is None:
+        raise KilnError(f"preprocess: key 'input' is missing; the inputs of the model are {', '.join(names)}")
     if name not in names:
-        raise KilnError(
-            f"preprocess.input: '{name}' is not an input of the model, it has: {', '.join(names)}"
-        )
+        known = choices(name, names)
+        raise KilnError(f"preprocess.input: '{name}' is not an input of the model{known}")
     return names.index(name), preprocess
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from kiln.config import sizes
 from kiln.config.c_words import can_name_variable
+from kiln.config.check import choices
 from kiln.config.library import identifier
 from kiln.errors import KilnError
 from kiln.sources.torch_archive import Archive
@@ -30,9 +31,8 @@ def fill(
     """
     unknown = [name for name in shapes if name not in archive.inputs]
     if unknown:
-        raise KilnError(
-            f"{path}: inputs.{unknown[0]}: the model has no such input, it has: {', '.join(archive.inputs)}"
-        )
+        known = choices(unknown[0], archive.inputs)
+        raise KilnError(f"{path}: inputs.{unknown[0]}: the model has no such input{known}")
     archive, multiples = whole_axes(archive)
     values = _values(path, archive, shapes)
     filled = {

@@ -69,7 +69,7 @@ BAD = [
     (lambda plan: plan["params"].pop("storage"), "params: key 'storage' is missing"),
     (setting("kernels", 3), "kernels: 3, allowed: a valid list"),
     (setting(*STEP, "macs", "12"), "buckets[0].steps[0].macs: 12, allowed: a valid integer"),
-    (setting(*STEP, "spin", 1), "buckets[0].steps[0]: key 'spin' is not known"),
+    (setting(*STEP, "spin", 1), "buckets[0].steps[0]: unknown key 'spin'"),
     (setting(*STEP, "extent", ["^", "batch", 2]), "buckets[0].steps[0].extent: size ['^', 'batch', 2]"),
 ]
 

@@ -49,7 +49,7 @@ def test_tflite_with_operators_that_cannot_be_imported(tmp_path: Path, refused: 
 def test_tflite_sizes_are_fixed(tmp_path: Path, refused: Any) -> None:
     source = tflite_file(tmp_path / "m.tflite")
     assert "axis 0 is 1 in the file" in refused(source, inputs={"x": {"shape": [2, 4]}})
-    assert "no such input, it has: x" in refused(source, inputs={"z": {"shape": [1, 4]}})
+    assert "no such input; known: x" in refused(source, inputs={"z": {"shape": [1, 4]}})
 
 
 def test_tflite_of_a_type_or_size_that_nothing_computes(tmp_path: Path, refused: Any) -> None:

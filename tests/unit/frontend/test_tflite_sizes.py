@@ -178,7 +178,7 @@ def test_a_batch_of_another_size(tmp_path: Path) -> None:
             "axis 0 is 1 in the file, but inputs.x.shape is batch",
         ),
         (pool, {"x": ["batch", "side", 6, 3]}, {**BATCH, "side": (4, 8)}, "axis 1 is 6 in the file"),
-        (pool, {"z": [1]}, BATCH, "inputs.z: the model has no such input, it has: x"),
+        (pool, {"z": [1]}, BATCH, "inputs.z: the model has no such input; known: x"),
         (
             lambda path: reshape(path, (1, 108)),
             SHAPES,

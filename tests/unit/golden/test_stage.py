@@ -188,7 +188,14 @@ def test_booleans_and_wide_integers_stay_small() -> None:
                 "golden": {"inputs": [{"kind": "image", "source": IMAGE}]},
                 "preprocess": {"input": "z", "size": [8, 8], "layout": "NCHW"},
             },
-            "preprocess.input: 'z' is not an input of the model, it has: x, n",
+            "preprocess.input: 'z' is not an input of the model; known: x, n",
+        ),
+        (
+            {
+                "golden": {"inputs": [{"kind": "image", "source": IMAGE}]},
+                "preprocess": {"size": [8, 8], "layout": "NCHW"},
+            },
+            "preprocess: key 'input' is missing; the inputs of the model are x, n",
         ),
         ({"golden": {"inputs": [{"kind": "tensors", "tensors": {}}]}}, "gives no tensor for input 'x'"),
     ],

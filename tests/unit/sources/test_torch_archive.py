@@ -109,7 +109,7 @@ def test_a_multiple_of_a_symbol_becomes_a_dimension(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shapes", "ranges", "told"),
     [
-        ({"z": [1]}, {}, "net.pt2: inputs.z: the model has no such input, it has: x, mask"),
+        ({"z": [1]}, {}, "net.pt2: inputs.z: the model has no such input; known: x, mask"),
         ({"x": [1, 3]}, {}, "input 'x' has 3 axes, but inputs.x.shape gives 2"),
         ({"x": [9, 3, 4]}, {}, "size 9 is outside of 1..8, the range of its export"),
         ({"x": ["b", 3, 4]}, {"b": (1, 9, 1)}, "dims.b: 1..9 is wider than 1..8, the range of its export"),

@@ -173,10 +173,7 @@ def bind_inputs(
 
     Raises KilnError for an input in the options that the model does not have, and as `bind_shape`.
     """
-    names = [value.name for value in real_inputs(model)]
-    for name in options.shapes:
-        if name not in names:
-            raise KilnError(f"{path}: inputs.{name}: the model has no such input, it has: {', '.join(names)}")
+    options.check_inputs(path, [value.name for value in real_inputs(model)])
     declared = {value.name: declared_shape(value) for value in real_inputs(model)}
     check_keys(str(path), {name: shape for name, shape in declared.items() if name not in options.shapes})
     check_ranges(str(path), declared, options)

@@ -327,10 +327,7 @@ def _input_shapes(
 
     Raises KilnError for an input in the options that the model does not have, and as `bind_shape`.
     """
-    names = [port.name for port in inputs]
-    for name in options.shapes:
-        if name not in names:
-            raise KilnError(f"{path}: inputs.{name}: the model has no such input, it has: {', '.join(names)}")
+    options.check_inputs(path, [port.name for port in inputs])
     shapes = []
     for port, index in zip(inputs, graph.InputsAsNumpy(), strict=True):
         signature = graph.Tensors(index).ShapeSignatureAsNumpy()
