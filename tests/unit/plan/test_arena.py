@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kiln.lower.schema import Step, TensorRecord
 from kiln.plan.lifetimes import ALIGN, Lifetime, aligned, lifetimes, lower_bound
-from kiln.plan.place import place
+from kiln.plan.place import place, pressure_of
 
 
 def tensor(name: str, size: int = 64, kind: Any = "activation", alias: str | None = None) -> TensorRecord:
@@ -158,6 +158,33 @@ def test_arenas_are_close_to_the_lower_bound() -> None:
         ratios.append(place(items)[1] / lower_bound(items, max(item.last for item in items) + 1))
     print(f"arena / lower bound: mean {sum(ratios) / len(ratios):.3f}, worst {max(ratios):.3f}")
     assert sum(ratios) / len(ratios) < 1.05
+
+
+@pytest.mark.parametrize(
+    ("seed", "needs"),
+    [
+        (14, "largest first"),
+        (113, "widest step first"),
+        (37, "bytes times steps"),
+        (30, "longest-lived first"),
+        (197, "order of time"),
+        (2, "a second round"),
+    ],
+)
+def test_each_order_of_placement_is_of_use(seed: int, needs: str) -> None:
+    """Without the order that `needs` names, or without rounds, the arena is larger than the lower bound."""
+    rng, items = random.Random(seed), []
+    for index in range(25):
+        first = rng.randrange(15)
+        last = min(14, first + int(rng.expovariate(0.2)))
+        size = aligned(rng.randint(1, 100_000))
+        items.append(Lifetime(f"t{index}", size, first, last, "activation"))
+    assert place(items)[1] == lower_bound(items, 15), needs
+
+
+def test_the_pressure_of_a_tensor_is_that_of_its_fullest_step() -> None:
+    items = [Lifetime("a", 64, 0, 1, ""), Lifetime("b", 128, 1, 2, ""), Lifetime("c", 32, 2, 2, "")]
+    assert pressure_of(items) == {"a": 192, "b": 192, "c": 160}
 
 
 def test_a_chain_needs_two_tensors() -> None:
