@@ -50,6 +50,20 @@ def peak(graph: Graph, steps: list[Step]) -> int:
     return lower_bound(lifetimes(tensors, steps, placed), len(steps))
 
 
+def test_the_step_that_frees_most_comes_first() -> None:
+    """Both steps are ready after `begin`; `frees` makes a larger tensor, but is the last to read `big`."""
+    sizes = {"big": 1024, "small": 64, "kept": 512, "result": 640, "y": 64}
+    tensors = {"in": entry("in", 64, "input"), **{name: entry(name, size) for name, size in sizes.items()}}
+    steps = [
+        call("begin", ["in", "big", "small"], ["big", "small"]),
+        call("keeps", ["small", "kept"], ["kept"]),
+        call("frees", ["big", "result"], ["result"]),
+        call("end", ["kept", "result", "y"], ["y"]),
+    ]
+    order = reorder(tensors, steps, {"in", "y"})
+    assert [step.kernel for step in order] == ["begin", "frees", "keeps", "end"]
+
+
 @pytest.mark.parametrize("seed", range(150))
 def test_random_graphs(seed: int) -> None:
     graph = random_graph(seed)
