@@ -27,8 +27,8 @@ def uses(tensors: Mapping[str, TensorRecord], steps: Sequence[Step]) -> dict[str
         written = {root_of(tensors, name) for name in step.writes}
         for root in {root_of(tensors, name) for name in step.tensors}:
             once = tensors[root].bytes
-            read = 0 if root in written else max(once, step.macs or 0)
-            count[root] = count.get(root, 0) + read + (once if root in written else 0)
+            moved = once if root in written else max(once, step.macs or 0)
+            count[root] = count.get(root, 0) + moved
     return count
 
 

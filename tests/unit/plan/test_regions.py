@@ -8,8 +8,9 @@ import pytest
 from kiln.config import load_target
 from kiln.config.memory import Region
 from kiln.errors import KilnError
+from kiln.lower.schema import Step, TensorRecord
 from kiln.plan.lifetimes import Lifetime
-from kiln.plan.regions import place_in_regions
+from kiln.plan.regions import place_in_regions, placed_regions, uses
 from kiln.plan.schema import PlannedBucket, StoredTensor
 from kiln.plan.split import ParameterImage, split_parameters
 
@@ -19,6 +20,36 @@ SLOW = Region(name="slow", origin=4096, bytes=1024, holds=["arena"], cost=4)
 
 def item(name: str, size: int, first: int, last: int) -> Lifetime:
     return Lifetime(name, size, first, last, "activation")
+
+
+def test_operands_of_a_multiply_add_are_read_each_time() -> None:
+    def entry(name: str, size: int, alias: str | None = None) -> TensorRecord:
+        return TensorRecord(
+            name=name, bytes=size, kind="activation", alias=alias, dtype="uint8", shape=[size]
+        )
+
+    tensors = {"x": entry("x", 64), "view": entry("view", 64, "x"), "y": entry("y", 32)}
+    steps = [
+        Step(kernel="make", label="", args=["x"], writes=["x"]),
+        Step(kernel="matmul", label="", args=["view", "y"], writes=["y"], macs=1000),
+        Step(kernel="move", label="", args=["y"], writes=[], macs=8),
+    ]
+    assert uses(tensors, steps) == {"x": 64 + 1000, "y": 32 + 32}
+
+
+def test_a_region_has_its_own_section_or_one_named_after_it() -> None:
+    own = SLOW.model_copy(update={"section": ".psram"})
+    buckets = [
+        PlannedBucket.model_validate(
+            {"name": name, "arena_bytes": first, "more_arenas": [second], "steps": []}
+        )
+        for name, first, second in (("a", 64, 128), ("b", 192, 0))
+    ]
+    regions = placed_regions(buckets, [FAST, own])
+    assert [(region.name, region.bytes, region.section) for region in regions] == [
+        ("fast", 192, ".bss.fast"),
+        ("slow", 128, ".psram"),
+    ]
 
 
 def test_what_is_used_most_is_in_the_cheapest_region() -> None:
