@@ -28,7 +28,8 @@ SAMPLE: dict[str, tuple[int, ...]] = {
     "Chain": (101, 104, 111),
     "CenterCropPad": (1,),  # sizes of the run along a dynamic axis
     "Clip": (2,),  # integers without limits
-    "Control": (5, 51),  # attributes that calls leave to functions; a loop that never runs
+    # Attributes that calls leave to functions; a loop that never runs; one without a first condition.
+    "Control": (5, 51, 120),
     "DeformConv": (3,),
     "EmbedLayerNormalization": (11,),  # positions of a dynamic length
     "FusedConv": (3,),

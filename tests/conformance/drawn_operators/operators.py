@@ -16,6 +16,7 @@ from . import (
     networks,
     products,
     quantised,
+    rare,
     reductions,
     windows,
 )
@@ -34,6 +35,7 @@ MAKERS: dict[str, Maker] = {
     **gated.MAKERS,
     **experts.MAKERS,
     **chosen.MAKERS,
+    **rare.MAKERS,
     **classical.MAKERS,
     **control.MAKERS,
     **chains.MAKERS,

@@ -167,3 +167,10 @@ def test_a_loop_that_never_runs_has_no_rows(known: str, tmp_path: Path) -> None:
     text = text.replace("}>\n}", "}>\n  sums = ReduceSum<keepdims=0>(all, axis)  y = Add(sums, last)\n}")
     path = write(tmp_path / "m.onnx", text, axis=np.array([0]))
     compare(path, {"x": np.float32([0.5, -2]), **({"trips": np.array(3)} if given else {})})
+
+
+def test_a_body_ends_a_loop_without_a_first_condition(tmp_path: Path) -> None:
+    """As in ONNX Runtime; ONNX says that the condition is ignored, and onnxsim does so."""
+    text = WHILE.replace("Loop(trips, going, x, zero)", 'Loop(trips, "", x, zero)')
+    text = text.replace(", bool going", "")
+    compare(write(tmp_path / "m.onnx", text), {"x": np.float32([0.1, 0.2])})

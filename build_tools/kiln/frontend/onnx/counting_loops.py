@@ -3,6 +3,9 @@
 Such a Loop has no trip count, and a condition that compares a counter, which grows by a constant in each
 iteration, with a value that stays the same. The number of its iterations is the number of rows of its
 results, so it must be known from the shapes. The loop gets the trip count and is left without a condition.
+
+A Loop without a first condition ends by that of its body, as in ONNX Runtime; onnxsim would ignore it, as
+ONNX says. It gets the first condition `true`.
 """
 
 from __future__ import annotations
@@ -31,7 +34,10 @@ _COMPARISONS = {
 
 
 def with_trip_counts(path: Path, model: onnx.ModelProto) -> None:
-    """Rewrite the Loops of `model`, and of the graphs in it, in place. Raises KilnError as `graphs`."""
+    """Rewrite the Loops of `model`, and of the graphs in it, in place. Raises KilnError as `graphs`.
+
+    Loops that count get a trip count; others get a first condition where they lack one.
+    """
     nested = list(graphs(path, model))
     constants = dict(_constants(nested))
     for graph in reversed(nested):  # inner graphs first: outer nodes are copied
@@ -40,6 +46,7 @@ def with_trip_counts(path: Path, model: onnx.ModelProto) -> None:
         for node in graph.node:
             if node.op_type == "Loop" and node.domain in ("", "ai.onnx"):
                 nodes += _counted(node, producers, constants)
+                nodes += _first_condition(node)
             nodes.append(node)
         if len(nodes) > len(graph.node):
             set_nodes(graph, nodes)
@@ -83,6 +90,18 @@ def _counted(
     body.node.append(helper.make_node("Identity", [body.input[1].name], [condition]))
     body.output[0].name = condition
     return _number(count, counter, producers)
+
+
+def _first_condition(loop: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """Give `loop` the first condition `true` if it has none and its body may end it; returns its node."""
+    body = next(attribute.g for attribute in loop.attribute if attribute.name == "body")
+    omitted = len(loop.input) < 2 or not loop.input[1]
+    if not omitted or _same(body.output[0].name, _producers(body.node)) == body.input[1].name:
+        return
+    name = f"{next(filter(None, loop.output), loop.name)}/going"
+    loop.input.extend([""] * (2 - len(loop.input)))
+    loop.input[1] = name
+    yield helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.array(True), name))
 
 
 def _number(
