@@ -156,8 +156,8 @@ class Bundle:
         `main`: its source, or NAME for programs/NAME.c.
         With `shared` the program does not contain the model: it loads the shared library next to it.
         """
-        # zig makes its own libraries anew for other flags, and WebAssembly's and musl's C library too, so the
-        # flags are those of the program whose size is measured. The objects are optimised for speed.
+        # For other flags zig compiles its own libraries again, and the C libraries of WebAssembly and musl. So
+        # the flags are those of the program whose size is measured. The objects are optimised for speed.
         flags = [
             *(["-Os", "-g"] if links_with_zig(target) else ["-O2"]),
             *link_flags(target, "pthread" if target.system.threads else "none", entry=None),
@@ -206,7 +206,7 @@ class Bundle:
             f"-DKILN_INTERFACE={self.name}_interface",
             f'-DKILN_IMAGE_FILE="{self.image.path}"',
             f"-DKILN_IMAGE_PLACE_ALIGN={self.image.align}",
-            f"-DKILN_IMAGE_SHA256={_sha256(self.image.path)}",  # another one: linked anew
+            f"-DKILN_IMAGE_SHA256={_sha256(self.image.path)}",  # a new image: the program is linked again
             f"-DKILN_TYPED_PLAN(model, dims, result, detail)={typed}",
             *(["-DKILN_IMAGE_COPIED"] if self.image.copied else []),
         ]

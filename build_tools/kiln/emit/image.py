@@ -116,7 +116,7 @@ def _linked(args: ImageStage, target: Target, plan: Plan, view: PlanView, folder
         if path.stem not in own_kernels:
             objects.append(path)
             continue
-        objects.append(folder / path.name)  # a user's operator: compiled anew, for any address
+        objects.append(folder / path.name)  # a user's operator: compiled again, for any address
         variant = target.for_variant(own_kernels[path.stem].variant or target.base)
         compile_file([*c_flags(variant), "-fPIC", "-O3"], path.with_suffix(".c"), objects[-1])
     return _link(target, plan.name, objects, folder)

@@ -92,7 +92,7 @@ def _shifted(value: Any, may_saturate: bool) -> tuple[Any, int] | None:
     for other_low, other_high in others:
         half = _call("llvm.arm.mve.vhadd.v4i32", low, other_low, unsigned=True)
         carried = tirx.RShift(half, tirx.Broadcast(i32(31), _LANES))  # -1 for a carry
-        # Through 64 bits, of which LLVM computes 32: TVM promises it that no sum of int32 overflows.
+        # Through 64 bits, since TVM promises LLVM that no sum of int32 overflows; LLVM computes 32 of them.
         low = tirx.Cast(_WORDS, tirx.Add(tirx.Cast(_WIDE, low), tirx.Cast(_WIDE, other_low)))
         high = tirx.Sub(tirx.Add(high, other_high), carried)
     if count < 32:

@@ -63,7 +63,7 @@ from kiln.tir.builder import Machine
 from kiln.tir.tuning_records import TuningRecords, choices_of
 from kiln.tir.widen import converts_half
 
-# By architecture: what switches its vectors of unknown length off, of which TVM would make loops with masks.
+# The feature, by architecture, that switches off vectors of unknown length: TVM would make masked loops.
 # Kernels have vectors of a known width, which LLVM compiles to the same instructions.
 _WITHOUT_SCALABLE = {"aarch64": "-sve", "riscv64": "-zve32x"}
 

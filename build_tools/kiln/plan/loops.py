@@ -35,7 +35,7 @@ def without_invariants(tensors: Mapping[str, TensorRecord], steps: Sequence[Step
             if step.loop is not None and step.loop.number == number
         ]
         first, last = marks
-        # Values of loops inside of it begin anew in each of its iterations.
+        # Values of the loops inside it are set again in each of its iterations.
         controls = [step for step in ordered[first:last] if step.loop is not None]
         changed = {root_of(tensors, name) for step in controls for name in step.writes}
         counted: set[str] = set()  # sizes that an iteration counts

@@ -224,7 +224,7 @@ def numpy_type(dtype: DLDataType) -> np.dtype[np.generic]:
 
 
 _ON_CPU = DLDevice(CPU, 0)
-_SHAPES = [ctypes.c_int64 * max(rank, 1) for rank in range(65)]  # by rank, of which NumPy has at most 64
+_SHAPES = [ctypes.c_int64 * max(rank, 1) for rank in range(65)]  # by rank; NumPy has at most 64 axes
 
 
 def tensor_of(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> DLTensor:

@@ -25,7 +25,7 @@ _RESULTS = {"int8": Grid(16 / 256, 127, "int8"), "uint8": Grid(16 / 256, 255, "u
 _MOST = 1 << 12  # terms of a sum
 _BITS, _SUM_BITS = 26, 19  # after the point of a distance and of a sum of exponentials
 _ONE = (1 << 31) - 1
-_LEAST = -(1 << 30)  # a distance of which every result is the least level
+_LEAST = -(1 << 30)  # a distance for which every result is the least level
 # With 31 bits after the point: log(2), sqrt(sqrt(1/2)), sqrt(1/2); and with s = sqrt(sqrt(2)): 11/240 s,
 # s / 20, 2 / s - s, s / 4.
 _LOG_2, _FOURTH_ROOT, _ROOT = 1488522236, 1805811301, 1518500250

@@ -82,7 +82,7 @@ def _nearest_integer(node: TfliteOperands, source_dtype: str, result_dtype: str)
         return op.astype(op.clip(x, limits.min, limits.max), result_dtype)
     if source_dtype == "float16":  # none of its numbers is beyond the range
         source_dtype, x = "float32", node.emit(op.astype(x, "float32"))
-    beyond = 2.0 ** int(limits.max).bit_length()  # the greatest number itself is no float32
+    beyond = 2.0 ** int(limits.max).bit_length()  # float32 cannot represent the greatest number itself
     is_below = node.emit(op.less(x, const(beyond, source_dtype)))  # not so NaN, as in LiteRT
     within = node.emit(op.maximum(x, const(float(limits.min), source_dtype)))
     return op.where(is_below, op.astype(within, result_dtype), const(limits.max, result_dtype))

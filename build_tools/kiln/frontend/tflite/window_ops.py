@@ -135,7 +135,7 @@ def transpose_conv(node: TfliteOperands) -> Any:
     top, left = pads[0], pads[1]
     sizes = node.shape(2)[1:3]
     full_sizes = [(size - 1) * s + k for size, s, k in zip(sizes, strides, kernel, strict=True)]
-    # Full result, of which the part from (top, left) on is taken; rows beyond it are the bias alone.
+    # The part of the full result from (top, left) on is taken; rows beyond the result are the bias alone.
     below, beside = max(top + height - full_sizes[0], 0), max(left + width - full_sizes[1], 0)
     cropped = [top, left, full_sizes[0] + below - top - height, full_sizes[1] + beside - left - width]
     if below or beside:

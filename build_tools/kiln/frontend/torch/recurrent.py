@@ -58,7 +58,7 @@ def _shaped(torch: Any, computed: Any) -> Any:
     def kernel(x: Any, hx: Any, *args: Any, **kwargs: Any) -> Any:
         states = tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)
         has_values = type(x) in (torch.Tensor, torch.nn.Parameter)  # a trace has tensors of its own classes
-        if has_values or get_proxy_mode() is not None:  # the latter writes down what the kernel does
+        if has_values or get_proxy_mode() is not None:  # which records the operators of the kernel
             return computed(x, hx, *args, **kwargs)
         bidirectional = args[5] if len(args) > 5 else kwargs["bidirectional"]
         width = states[0].shape[-1] * (2 if bidirectional else 1)

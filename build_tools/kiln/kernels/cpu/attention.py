@@ -51,7 +51,7 @@ from kiln.tir.tiled_loops import tasks_of
 # Queries and keys of a block, at most, before they are rounded to tiles: queries, keys and results of a block
 # stay in the L2 cache, its scores in the L1 cache.
 _QUERIES, _KEYS = 96, 64
-# Tasks, each of which has scratch memory, at most; and the share of the scores' size that scratch may take.
+# The most tasks, since each has scratch memory; and the share of the scores' size that it may take.
 _TASKS, _SHARE = 16, 2
 # Least scores of a head, and least elements of a key and a value together, with which one kernel is faster
 # than three: with fewer scores, three kernels have them in the cache too, and narrow heads are mostly

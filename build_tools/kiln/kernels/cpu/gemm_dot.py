@@ -41,7 +41,7 @@ from kiln.kernels.cpu.output_tile import OutputTile, TileOperands
 from kiln.tir.builder import Machine, int64
 
 METHODS = {"dsp": "smlad", "mve": "vmladava", "none": "mla"}  # by the target's instructions
-# The longest reduction of which all values of x stay in registers.
+# The longest reduction whose values of x all stay in registers, by method.
 _SHORT = {"smlad": 12, "vmladava": 4 * BLOCK, "mla": 9}
 _GREATEST_OFFSET = 255  # of a lane of a gathered vector
 

@@ -11,7 +11,7 @@ from typing import Any
 from tvm import te, tirx, topi
 from tvm.ir import Op
 
-MOST_POOLED = (1 << 14) - 1  # elements of a window, of which twice the sum of int16 fits 32 bits
+MOST_POOLED = (1 << 14) - 1  # elements of a window: twice their sum fits 32 bits if they are int16
 
 
 def average_pool(builder: Any, call: Any) -> Any:

@@ -34,7 +34,7 @@ MOST_KEPT = 1024
 LANES = 16
 # Steps of the bisection in the middle of two floats, before those in the order of their bits.
 _BETWEEN = 8
-# Vectors of which none is looked at where their extreme is no better than the threshold.
+# Vectors that are skipped together where their extreme is not better than the threshold.
 _SKIPPED = 4
 # Types whose values have a place in an order of 64-bit integers. Halves have no comparison on most CPUs.
 DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32")
