@@ -156,7 +156,7 @@ class Bundle:
         `main`: its source, or NAME for programs/NAME.c.
         With `shared` the program does not contain the model: it loads the shared library next to it.
         """
-        # For other flags zig compiles its own libraries again, and the C libraries of WebAssembly and musl. So
+        # For other flags zig compiles its own libraries again, and the C libraries of WebAssembly and musl:
         # the flags are those of the program whose size is measured. The objects are optimised for speed.
         flags = [
             *(["-Os", "-g"] if links_with_zig(target) else ["-O2"]),

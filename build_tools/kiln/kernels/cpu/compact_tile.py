@@ -96,7 +96,10 @@ class _Sums:
 
 
 class _Emitter:
-    """Emits one tile: reads x from `bases`; blocks have sums of their own where that is cheaper."""
+    """Emits the sums of one tile into `total`; blocks have sums of their own where that is cheaper.
+
+    `bases`: offset in `x` of each row's first element.
+    """
 
     def __init__(self, reader: Reader, conv: Convolution, x: Any, bases: Sequence[Expr]) -> None:
         self.reader, self.form, self.conv, self.x, self.bases = reader, reader.form, conv, x, bases

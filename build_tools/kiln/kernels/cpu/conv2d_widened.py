@@ -101,9 +101,10 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
 
 
 class _Matmul:
-    """Emits the blocks of one convolution in the body of a kernel with the parameters `x` and `weights`.
+    """Emits the blocks of one convolution into the body of a kernel.
 
-    `shape`: of the result.
+    `x`: (N, H, W, C) of 8 bits, flat. `weights`: int8, packed by `product`. `shape`: of the result. Scratch
+    memory of 16 bits: `data`, the rows of a block, and `weights`, a strip of columns, for each task.
     """
 
     def __init__(

@@ -23,7 +23,11 @@ from kiln.tir.vector_expr import i32, ramp
 
 
 class ShortRow:
-    """Emits all columns of one row, whose values of x stay in registers."""
+    """Emits all columns of one row, whose values of x stay in registers.
+
+    `x`, `weights`: flat buffers. `base`: offset in `x` of the first value that the row reads. `panel`: number
+    of the first panel.
+    """
 
     def __init__(self, packing: DotPacking, x: Any, base: Expr, weights: Any, panel: Expr) -> None:
         self.packing, self.x, self.base, self.weights, self.panel = packing, x, base, weights, panel

@@ -83,7 +83,12 @@ def _transposed(nest: Nest, reads: Sequence[Any]) -> int | None:
 
 
 class _Writer:
-    """Emits the loops of one nest into the kernel being defined."""
+    """Emits the loops of one nest into the kernel being defined.
+
+    `buffers`: the kernel's buffer for each buffer of the fused function that the nest reads or stores.
+    `lanes`: elements of a vector. `last`: the nest that is computed from each element (Fused.epilogue), or
+    None. `axes`: all axes of the nest, in the order of those of `last`.
+    """
 
     def __init__(
         self,
@@ -97,7 +102,7 @@ class _Writer:
         self.fused, self.nest, self.buffers, self.lanes = fused, nest, buffers, lanes
         self.output = buffers[(nest if last is None else last).buffer]
         self.epilogue = None if last is None else Epilogue(fused, nest, last, buffers)
-        self.outputs = axes  # all axes of the nest, in the order of those of `last`
+        self.outputs = axes
         self.expanded = fused.expanded(nest, list(buffers))
         self.stop = {
             buffer: lambda where, target=target: load(target, where)

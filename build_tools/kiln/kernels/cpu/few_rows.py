@@ -117,7 +117,10 @@ class _FewRows:
 
 
 class _LineTiles:
-    """Emits the tiles of one kernel, and the copy of its few rows."""
+    """Emits the tiles of one kernel, and the copy of its few rows.
+
+    `element`: emits the epilogue and the store of a result of nest `anchor`.
+    """
 
     def __init__(
         self, product: MatmulNest, roles: _Roles, machine: Machine, element: Epilogue, anchor: Nest

@@ -77,20 +77,20 @@ def _bytes_of(value: Expr) -> Expr:
 
 
 class MatrixTile:
-    """Emits the sums of one tile: rows of x that begin at `bases`, by `columns` columns of the panels.
+    """Emits the sums of one tile: rows of x that begin at `bases`, by vectors of four columns of the panels.
 
-    `starts`: offset in `weights` of the first group of each panel; `places`: the panel of each vector of four
-    columns, and the number of the vector in it.
+    `starts`: offset in `weights` of the first group of each panel. `places`: for each vector, its panel and
+    its number in the panel.
     """
 
     def __init__(
         self, packing: IntegerPacking, x: Any, bases: Sequence[Expr], weights: Any, starts: Sequence[Expr],
-        panel_vectors: Sequence[tuple[int, int]],
+        places: Sequence[tuple[int, int]],
     ) -> None:  # fmt: skip
         self.packing, self.x, self.bases, self.weights = packing, x, bases, weights
-        self.starts, self.places = starts, panel_vectors
+        self.starts, self.places = starts, places
         self.pairs = pairs_of(len(bases))
-        self.sums = cleared(len(self.pairs), len(panel_vectors))
+        self.sums = cleared(len(self.pairs), len(places))
 
     def emit(self) -> list[list[Any]]:
         """Emit the sums; by row and vector of four columns, the buffer that holds them."""

@@ -59,7 +59,11 @@ def sweep(
 
 
 class Partials:
-    """Partial results of `operation` along an axis of `length` elements, each initialised to `start`."""
+    """Partial results of `operation` along an axis of `length` elements, each initialised to `start`.
+
+    There are up to PARTIAL vectors of `lanes` results of type `dtype`, so that operations do not wait for one
+    another, and a narrower one for each width in the remainder.
+    """
 
     def __init__(
         self, operation: Any, dtype: str, start: Expr, length: Extent, lanes: int, ranges: SymbolRanges

@@ -22,7 +22,12 @@ from kiln.tir.vector_expr import ramp
 
 
 class PackedOperands:
-    """The packed operands of one task: scratch memory, and the statements that fill it."""
+    """The packed operands of one task: sizes of its scratch memory, and the statements that fill it.
+
+    `amx`: the sizes of the tile registers that compute the sums; None: vectors compute them. `row_size`:
+    elements of a packed row, a multiple of G, as many as are multiplied at a time. `rows_size`: those of all
+    rows of one batch, [m][k]. `panel_size`: those of one panel of columns, [k / G][NR][G].
+    """
 
     def __init__(
         self, form: RuntimeProduct, product: MatmulNest, ranges: SymbolRanges, tile: Tile,

@@ -108,7 +108,11 @@ class TileBlocks:
 
 
 class IntegerPhases:
-    """Emits the phases of one convolution into the body of a kernel with the parameters `x` and `weights`."""
+    """Emits the phases of one convolution into the body of a kernel.
+
+    `x`: (N, H, W, C) of 8 bits, flat. `weights`: int8, packed by `product`. Scratch memory for each task and
+    plane: `data` and `weights`, transformed to 16 bits, and `products` of 32 bits.
+    """
 
     def __init__(
         self, work: TileBlocks, product: IntegerProduct, element: Epilogue, x: Any, weights: Any

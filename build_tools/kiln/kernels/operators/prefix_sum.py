@@ -58,7 +58,11 @@ def scan_rule(compute: Any, combine: Combine, neutral: int) -> Any:
 
 
 class _Scan:
-    """Writes scans along `axis` of a tensor of shape `sizes`."""
+    """Writes scans along `axis` of a tensor of shape `sizes`.
+
+    `combine`: the operator of two elements, whose neutral element is `neutral`. `exclusive`: each result
+    leaves its own element out.
+    """
 
     def __init__(
         self, sizes: Sequence[int], axis: int, combine: Combine, neutral: Any, exclusive: bool
