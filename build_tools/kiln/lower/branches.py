@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import takewhile
 from typing import Any, Literal
 
 import numpy as np
@@ -82,10 +83,10 @@ class RunRegions:
         self._loops: dict[int, RunRegion] = {}
         self._spans = _spans(self.bindings)
         users = _users(self.bindings, function.body.body)
-        for at in reversed(range(count)):
-            self._place(at, users)
-        for at, region in enumerate(self.region_of[:-1]):
-            region.items.append((at, None))
+        for position in reversed(range(count)):
+            self._place(position, users)
+        for position, region in enumerate(self.region_of[:-1]):
+            region.items.append((position, None))
         for number, (first, _) in self._spans.items():
             outside = self._loops[number].parent
             assert outside is not None
@@ -96,15 +97,15 @@ class RunRegions:
         return list(self._order(self.graph))
 
     def _order(self, region: RunRegion) -> Iterator[Item]:
-        for at, inner in sorted(region.items, key=lambda item: (item[0], item[1] is None)):
+        for position, inner in sorted(region.items, key=lambda item: (item[0], item[1] is None)):
             if inner is not None:
                 yield from self._order(inner)
                 continue
-            binding = self.bindings[at]
-            if at not in self.sides:
+            binding = self.bindings[position]
+            if position not in self.sides:
                 yield Item(binding)
                 continue
-            for mark, side in zip(("first", "second"), self.sides[at], strict=True):
+            for mark, side in zip(("first", "second"), self.sides[position], strict=True):
                 yield Item(binding, mark)  # type: ignore[arg-type]
                 yield from self._order(side)
             yield Item(binding, "end")
@@ -112,26 +113,32 @@ class RunRegions:
     def inside(self, choice: int) -> tuple[list[int], list[int]]:
         """The positions of the calls in either branch of the choice at position `choice`."""
         first, second = (
-            [at for at, region in enumerate(self.region_of) if any(side is one for one in region.path)]
+            [
+                position
+                for position, region in enumerate(self.region_of)
+                if any(side is around for around in region.path)
+            ]
             for side in self.sides[choice]
         )
         return first, second
 
-    def _place(self, at: int, users: Sequence[Sequence[tuple[int, int]]]) -> None:
-        """Find the region of the binding at position `at`; the regions of all its users must be known."""
+    def _place(self, position: int, users: Sequence[Sequence[tuple[int, int]]]) -> None:
+        """Find the region of the binding at `position`; the regions of all its users must be known."""
         for number, (first, last) in self._spans.items():
-            if at == last:
+            if position == last:
                 inner = range(first, last + 1)
-                outer = [user for one in inner for user in users[one] if user[0] > last]
-                self._loops[number] = RunRegion(self._common(outer, self._around(at, number)), number)
-        region = self._common(users[at], self._around(at))
-        self.region_of[at] = region
-        if branches.is_choice(self.bindings[at].value):
-            self.sides[at] = RunRegion(region), RunRegion(region)
+                outer = [user for index in inner for user in users[index] if user[0] > last]
+                self._loops[number] = RunRegion(self._common(outer, self._around(position, number)), number)
+        region = self._common(users[position], self._around(position))
+        self.region_of[position] = region
+        if branches.is_choice(self.bindings[position].value):
+            self.sides[position] = RunRegion(region), RunRegion(region)
 
-    def _around(self, at: int, but: int | None = None) -> list[int]:
-        """Numbers of the loops around the binding at position `at`, outermost first, without loop `but`."""
-        numbered = [(first, number) for number, (first, last) in self._spans.items() if first <= at <= last]
+    def _around(self, position: int, but: int | None = None) -> list[int]:
+        """Numbers of the loops around the binding at `position`, outermost first, without loop `but`."""
+        numbered = [
+            (first, number) for number, (first, last) in self._spans.items() if first <= position <= last
+        ]
         return [number for _, number in sorted(numbered) if number != but]
 
     def _common(self, users: Sequence[tuple[int, int]], around: Sequence[int]) -> RunRegion:
@@ -139,10 +146,9 @@ class RunRegions:
         paths = []
         for user, side in users:
             path = self.region_of[user].path if side < 0 else self.sides[user][side].path
-            foreign = next((i for i, one in enumerate(path) if one.loop not in (None, *around)), len(path))
-            paths.append(path[:foreign])
+            paths.append(list(takewhile(lambda region: region.loop in (None, *around), path)))
         shared = reduce(_shared, paths) if paths else [self.graph]
-        if around and not any(one.loop == around[-1] for one in shared):
+        if around and not any(region.loop == around[-1] for region in shared):
             return self._loops[around[-1]]
         return shared[-1]
 
@@ -155,11 +161,11 @@ def _shared(first: Sequence[RunRegion], second: Sequence[RunRegion]) -> list[Run
 def _spans(bindings: Sequence[Any]) -> dict[int, tuple[int, int]]:
     """The positions of the beginning and the end of each loop, by its number."""
     spans: dict[int, tuple[int, int]] = {}
-    for at, binding in enumerate(bindings):
+    for position, binding in enumerate(bindings):
         name = added_operators.name_of(binding.value)
         if name in (loops.BEGIN, loops.END):
             number = int(added_operators.attributes_of(binding.value)["loop"])
-            spans[number] = (spans.get(number, (at, at))[0], at)
+            spans[number] = (spans.get(number, (position, position))[0], position)
     return spans
 
 
@@ -174,10 +180,10 @@ def _sizes(binding: Any) -> list[Any]:
 def _counters(bindings: Sequence[Any]) -> dict[Any, list[int]]:
     """The positions of the calls that count each counted size, by its variable."""
     counters: dict[Any, list[int]] = {}
-    for at, binding in enumerate(bindings):
+    for position, binding in enumerate(bindings):
         called = binding.value.args[0] if operator(binding.value) == "relax.call_dps_packed" else None
         if called is not None and str(called.global_symbol).startswith(COUNT):
-            counters.setdefault(binding.var.ty.shape[0], []).append(at)
+            counters.setdefault(binding.var.ty.shape[0], []).append(position)
     return counters
 
 
@@ -186,16 +192,16 @@ def _in_order(bindings: list[Any]) -> list[Any]:
     counters = _counters(bindings)
     if not counters:
         return bindings
-    makers = {binding.var: at for at, binding in enumerate(bindings)}
+    makers = {binding.var: position for position, binding in enumerate(bindings)}
     placed: dict[int, None] = {}
 
-    def needed(at: int) -> list[int]:
-        binding = bindings[at]
+    def needed(position: int) -> list[int]:
+        binding = bindings[position]
         positions = {makers[variable] for variable in variables(binding.value) if variable in makers}
         positions |= {
             counters[variable][0]
             for variable in _sizes(binding)
-            if variable in counters and at not in counters[variable]
+            if variable in counters and position not in counters[variable]
         }
         return sorted(positions - placed.keys())
 
@@ -207,7 +213,7 @@ def _in_order(bindings: list[Any]) -> list[Any]:
                 stack.extend(reversed(left))
             else:
                 placed.setdefault(stack.pop())
-    return [bindings[at] for at in placed]
+    return [bindings[position] for position in placed]
 
 
 def _users(bindings: Sequence[Any], result: Any) -> list[list[tuple[int, int]]]:
@@ -215,31 +221,31 @@ def _users(bindings: Sequence[Any], result: Any) -> list[list[tuple[int, int]]]:
 
     The results of the graph are read at the position after the last binding.
     """
-    makers = {binding.var: at for at, binding in enumerate(bindings)}
+    makers = {binding.var: position for position, binding in enumerate(bindings)}
     counters = _counters(bindings)
     users: list[list[tuple[int, int]]] = [[] for _ in bindings]
 
     def note(value: Any, user: int, side: int) -> None:
-        for one in variables(value):
-            if one in makers:
-                users[makers[one]].append((user, side))
+        for variable in variables(value):
+            if variable in makers:
+                users[makers[variable]].append((user, side))
 
-    for at, binding in enumerate(bindings):
+    for position, binding in enumerate(bindings):
         if branches.is_choice(binding.value):
             condition, *sides = branches.parts(binding.value)
-            note(condition, at, -1)
+            note(condition, position, -1)
             for number, values in enumerate(sides):
-                note(relax.Tuple(values), at, number)
+                note(relax.Tuple(values), position, number)
         else:
-            note(binding.value, at, -1)
-        for one in _sizes(binding) if counters else ():
-            for counter in counters.get(one, ()):
-                if counter != at:
-                    users[counter].append((at, -1))
+            note(binding.value, position, -1)
+        for size in _sizes(binding) if counters else ():
+            for counter in counters.get(size, ()):
+                if counter != position:
+                    users[counter].append((position, -1))
     last = len(bindings)
     note(result, last, -1)
-    for one in variables(result) if counters else ():
-        for size in relax.analysis.tir_vars_in_type(one.ty):
+    for variable in variables(result) if counters else ():
+        for size in relax.analysis.tir_vars_in_type(variable.ty):
             for counter in counters.get(size, ()):
                 users[counter].append((last, -1))
     return users
@@ -247,7 +253,7 @@ def _users(bindings: Sequence[Any], result: Any) -> list[list[tuple[int, int]]]:
 
 def ordered(function: Any) -> list[Item]:
     """The bindings of `function` in the order in which they run, with the places of its branches."""
-    bindings = [one for block in function.body.blocks for one in block.bindings]
+    bindings = [binding for block in function.body.blocks for binding in block.bindings]
     if not any(branches.is_choice(binding.value) for binding in bindings):
         return [Item(binding) for binding in bindings]
     return RunRegions(function).order()
@@ -282,10 +288,10 @@ def _rewritten(mod: tvm.IRModule, *, everything: bool) -> tvm.IRModule:
 def _cheap(main: Any) -> set[int]:
     """The numbers, in order, of the choices whose branches are both cheap."""
     cheap, regions = set(), RunRegions(main)
-    for number, at in enumerate(sorted(regions.sides)):
-        sides = [[regions.bindings[one] for one in side] for side in regions.inside(at)]
-        calls = [[one.value for one in side if isinstance(one.value, relax.Call)] for side in sides]
-        if all(len(side) <= _MOST_CHEAP and all(operator(one) in _CHEAP for one in side) for side in calls):
+    for number, position in enumerate(sorted(regions.sides)):
+        sides = [[regions.bindings[index] for index in side] for side in regions.inside(position)]
+        calls = [[item.value for item in side if isinstance(item.value, relax.Call)] for side in sides]
+        if all(len(side) <= _MOST_CHEAP and all(operator(call) in _CHEAP for call in side) for side in calls):
             cheap.add(number)
     return cheap
 

@@ -149,8 +149,8 @@ class _LineTiles:
         def rows_from(row: Expr, count: int) -> None:
             rows = [bind(row + int64(n)) for n in range(count)]
             bases = [bind(few.start + number * int64(few.row_step)) for number in rows]
-            held = self._sums(few.buffer, bases, long, starts, lines * int64(line_step))
-            self._store(held, rows, first, batch)
+            sums = self._sums(few.buffer, bases, long, starts, lines * int64(line_step))
+            self._store(sums, rows, first, batch)
 
         blocks(self.rows, _ROWS, rows_from)
 
@@ -194,7 +194,7 @@ class _LineTiles:
         if roles.swapped:
             sums = [list(line) for line in zip(*sums, strict=True)]
         width = len(sums[0])
-        held = sums_of_lanes([one for row in sums for one in row], self.lanes)
+        totals = sums_of_lanes([one for row in sums for one in row], self.lanes)
         for number in range(len(sums)):
             for offset, size in chunks(width, self.lanes):
                 place, inside = divmod(number * width + offset, self.lanes)
@@ -207,7 +207,7 @@ class _LineTiles:
                             rows[number], first + column)  # fmt: skip
                         bound = {**batch, product.rows.var: outer, product.columns.var: inner}
                         indices = [bound[axis.var] for axis in self.anchor.axes]
-                        self.element.store(indices, load(held[place], [int64(inside) + lane]))
+                        self.element.store(indices, load(totals[place], [int64(inside) + lane]))
 
 
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:

@@ -81,16 +81,16 @@ class _TileSums:
 
     def clear(self) -> None:
         """Emit the stores of zeros."""
-        for held in self.sums:
+        for row_sums in self.sums:
             for v, width in enumerate(self.widths):
                 with vector(width) as lane:
-                    store(held, [int64(v), lane], tirx.const(0, self.accumulator))
+                    store(row_sums, [int64(v), lane], tirx.const(0, self.accumulator))
 
     def step(self, x_offset: Expr, step: Expr) -> None:
         """Emit one step of k."""
         lanes, vectors_of_panel = self.tile.lanes, self.tile.vectors
         offset = self.first_weight + step * int64(self.tile.columns)
-        for held, base in zip(self.sums, self.operands.bases, strict=True):
+        for row_sums, base in zip(self.sums, self.operands.bases, strict=True):
             left = load(self.operands.x, [base + x_offset])
             left = tirx.Cast(self.accumulator, opaque_half(left) if self.tile.halves else left)
             for v, width in enumerate(self.widths):
@@ -99,8 +99,8 @@ class _TileSums:
                     column = panel * self.depth * self.tile.columns + inside * lanes
                     right = load(self.operands.weights, [offset + int64(column) + lane])
                     right = tirx.Cast(self.accumulator, right)
-                    products = load(held, [int64(v), lane]) + left * right
-                    store(held, [int64(v), lane], products)
+                    products = load(row_sums, [int64(v), lane]) + left * right
+                    store(row_sums, [int64(v), lane], products)
 
     def pair_step(self, x_offset: Expr, step: Expr) -> None:
         """Emit two steps of k; the last vector of columns computes both at once."""
@@ -110,22 +110,22 @@ class _TileSums:
         at = self.first_weight + step * int64(2 * unpaired + lanes)
         pair_weights = at + int64(2 * unpaired)
         for k in range(2):
-            for held, base in zip(self.sums, bases, strict=True) if last else ():
+            for row_sums, base in zip(self.sums, bases, strict=True) if last else ():
                 left = load(x, [base + x_offset + int64(k)])
                 for v in range(last):
                     with vector(lanes) as each:
                         right = load(weights, [at + int64(k * unpaired + v * lanes) + each])
                         target = [int64(v), each]
-                        store(held, target, load(held, target) + left * right)
+                        store(row_sums, target, load(row_sums, target) + left * right)
         # After the other vectors: with all weights loaded at once, 14 rows spill.
-        for held, base in zip(self.sums, bases, strict=True):
+        for row_sums, base in zip(self.sums, bases, strict=True):
             two = load(x, [ramp(base + x_offset, 2)])
             broadcast_pair = tirx.Shuffle(
                 [two] * (lanes // 2), [tirx.IntImm("int32", k) for k in range(lanes)]
             )
             target = [int64(last), lane]
             right = load(weights, [ramp(pair_weights, lanes)])
-            store(held, target, load(held, target) + broadcast_pair * right)
+            store(row_sums, target, load(row_sums, target) + broadcast_pair * right)
 
     def finish(self, out: OutputTile, paired: bool) -> None:
         """Emit the epilogue and the store of every sum."""
@@ -134,8 +134,8 @@ class _TileSums:
 
         def sums_of(number: int) -> Callable[[int, int, Expr], Expr]:
             def sums(v: int, offset: int, lane: Expr) -> Expr:
-                held, begin = ends[number] if paired and v == last else (self.sums[number], 0)
-                return load(held, [int64(v), int64(begin + offset) + lane])
+                row_sums, begin = ends[number] if paired and v == last else (self.sums[number], 0)
+                return load(row_sums, [int64(v), int64(begin + offset) + lane])
 
             return sums
 
@@ -163,18 +163,18 @@ def product(
     sums = [registers([vectors, lanes], accumulator) for _ in rows]
     first_weight = operands.panel * int64(depth * tile.columns)
     widths = [lanes if paired else tile.lanes_of(columns - v * lanes) for v in range(vectors)]
-    held = _TileSums(tile, sums, widths, operands, first_weight, depth, accumulator)
-    held.clear()
+    tile_sums = _TileSums(tile, sums, widths, operands, first_weight, depth, accumulator)
+    tile_sums.clear()
     if operands.inside is not None:
         first_weight = first_weight + operands.inside
-    held = replace(held, first_weight=bind(first_weight))
+    tile_sums = replace(tile_sums, first_weight=bind(first_weight))
     if paired:
         *outer, inner = loops
         loops = [*outer, Loop(inner.extent // 2, 2 * inner.x_stride)]
         fetch = None if fetch is None else fetch.by_pairs()
-    add = held.pair_step if paired else held.step
+    add = tile_sums.pair_step if paired else tile_sums.step
     _reduce(loops, int64(0), int64(0), add, operands.weights, fetch)
-    held.finish(out, paired)
+    tile_sums.finish(out, paired)
 
 
 def _reduce(

@@ -42,20 +42,20 @@ def by_rows(pairs: Sequence[tuple[int, int]], sums: Sequence[Sequence[Sequence[A
     every = ramp(int64(0), LANES)
     rows: dict[int, list[Any]] = {row: [] for pair in pairs for row in pair}
     for pair, vectors in zip(pairs, sums, strict=True):
-        for held in vectors:
-            blocks = [load(held_sum, [every]) for held_sum in held]
+        for buffers in vectors:
+            blocks = [load(buffer, [every]) for buffer in buffers]
             halves = [bind(shuffled(blocks, lanes)) for lanes in ((0, 1, 4, 5), (2, 3, 6, 7))]
-            for row, held_sum, result in zip(dict.fromkeys(pair), held, halves, strict=False):
-                store(held_sum, [every], result)
-                rows[row].append(held_sum)
+            for row, buffer, result in zip(dict.fromkeys(pair), buffers, halves, strict=False):
+                store(buffer, [every], result)
+                rows[row].append(buffer)
     return [rows[row] for row in sorted(rows)]
 
 
 def cleared(pairs: int, vectors: int) -> list[list[list[Any]]]:
     """Sums of zero: by pair of rows and vector of four columns, two buffers."""
     sums = [[[registers([LANES], "int32") for _ in range(2)] for _ in range(vectors)] for _ in range(pairs)]
-    for held in (held for pair in sums for vector in pair for held in vector):
-        store(held, [ramp(int64(0), LANES)], tirx.Broadcast(tirx.const(0, "int32"), LANES))
+    for buffer in (buffer for pair in sums for vector in pair for buffer in vector):
+        store(buffer, [ramp(int64(0), LANES)], tirx.Broadcast(tirx.const(0, "int32"), LANES))
     return sums
 
 
@@ -65,11 +65,11 @@ def eight_bytes(x: Any, offsets: Sequence[Expr]) -> Expr:
     return _bytes_of(shuffled(rows, (0, 1)))
 
 
-def add_products(method: str, held: Any, rows: Expr, columns: Expr) -> None:
-    """Add the products of two rows and two columns, eight values each, to the four sums in `held`."""
+def add_products(method: str, sums: Any, rows: Expr, columns: Expr) -> None:
+    """Add the products of two rows and two columns, eight values each, to the four sums in `sums`."""
     every = ramp(int64(0), LANES)
-    accumulator = load(held, [every])
-    store(held, [every], tirx.call_llvm_pure_intrin("int32x4", NAMES[method], accumulator, rows, columns))
+    accumulator = load(sums, [every])
+    store(sums, [every], tirx.call_llvm_pure_intrin("int32x4", NAMES[method], accumulator, rows, columns))
 
 
 def _bytes_of(value: Expr) -> Expr:
@@ -147,8 +147,8 @@ class MatrixTile:
             columns_loaded += [tirx.Broadcast(tirx.const(0, "int32"), LANES)] * (2 - groups)
             right = [_bytes_of(shuffled(columns_loaded, lanes)) for lanes in ((0, 4, 1, 5), (2, 6, 3, 7))]
             for pair, sums in zip(left, self.sums, strict=True):
-                for held, columns in zip(sums[v], right, strict=True):
-                    add_products(self.packing.method, held, pair, columns)
+                for buffer, columns in zip(sums[v], right, strict=True):
+                    add_products(self.packing.method, buffer, pair, columns)
 
 
 @dataclass(frozen=True)
@@ -179,6 +179,6 @@ def runtime_sums(
         for column in range(2 * vectors):  # pairs of columns
             group_offset = panel.start + number * int64(panel.group_bytes) + int64(16 * column)
             right = bind(load(panel.buffer, [ramp(group_offset, 16)]))
-            for two, held in zip(left, sums, strict=True):
-                add_products(method, held[column // 2][column % 2], two, right)
+            for row_pair, pair_sums in zip(left, sums, strict=True):
+                add_products(method, pair_sums[column // 2][column % 2], row_pair, right)
     return by_rows(pairs, sums)

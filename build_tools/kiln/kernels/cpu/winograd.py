@@ -125,17 +125,17 @@ class _Group:
                 first: Expr, data: TaskMemory, products: TaskMemory, again: tuple[Expr, int] | None
             ) -> None:
                 """Emit all phases of the block of tiles that begins at tile `first`."""
-                held: Extent = form.block
+                tiles_here: Extent = form.block
                 if is_dynamic(phases.tiles):  # small images fill a part of a block
-                    held = bind(tirx.min(int64(form.block), int64(phases.tiles) - first))
-                with serial(held) as slot:
+                    tiles_here = bind(tirx.min(int64(form.block), int64(phases.tiles) - first))
+                with serial(tiles_here) as slot:
                     tile = bind(tirx.min(first + slot, int64(phases.tiles - 1)))
                     phases.transform_inputs(buffers[0], data, tile, slot)
                 with serial(phases.planes) as plane, serial(phases.strips) as strip:
-                    phases.multiply(data, buffers[1], products, plane, strip, again, held)
-                with serial(held) as slot:
+                    phases.multiply(data, buffers[1], products, plane, strip, again, tiles_here)
+                with serial(tiles_here) as slot:
                     tile = bind(first + slot)
-                    conditions = [] if exact or is_dynamic(held) else [tile < int64(phases.tiles)]
+                    conditions = [] if exact or is_dynamic(tiles_here) else [tile < int64(phases.tiles)]
                     when(conditions, lambda: phases.transform_outputs(products, tile, slot, element))
 
             with tasks_of(slots, slots > 1, begin, end) as task, serial(form.rounds) as turn:

@@ -49,11 +49,11 @@ class Phases:
         self.grid = OutputTiles(conv, form.m)
         self.tiles: Extent = self.grid.count
         self.lanes, self.line = machine.lanes("float32"), 16
-        self.held = form.block  # tiles in the buffers of transformed data
-        self.data_plane = self.held * conv.channels + self.line
-        self.product_plane = self.held * conv.out_channels + self.line
-        best = choose_tile(machine, self.held, conv.out_channels, conv.choice(machine).tile)
-        rows = ceil_div(self.held, ceil_div(self.held, best.rows))  # of equal height: no low last tile
+        self.block = form.block  # tiles in the buffers of transformed data
+        self.data_plane = self.block * conv.channels + self.line
+        self.product_plane = self.block * conv.out_channels + self.line
+        best = choose_tile(machine, self.block, conv.out_channels, conv.choice(machine).tile)
+        rows = ceil_div(self.block, ceil_div(self.block, best.rows))  # of equal height: no low last tile
         self.tile = replace(best, rows=rows, adjacent=1)
         self.panels = ceil_div(conv.out_channels, self.tile.columns)
         self.strips = ceil_div(conv.out_channels, self.tile.width)  # tiles across: a panel has one or several
@@ -97,9 +97,9 @@ class Phases:
 
     def multiply(
         self, data: TaskMemory, weights: Any, products: TaskMemory, plane: Expr, strip: Expr,
-        again: tuple[Expr, int] | None = None, held: Extent | None = None,
+        again: tuple[Expr, int] | None = None, tiles: Extent | None = None,
     ) -> None:  # fmt: skip
-        """Emit the matmul of one plane and one strip of columns, for `held` tiles in the buffers; None: all.
+        """Emit the matmul of one plane and one strip of columns, for `tiles` tiles in the buffers; None: all.
 
         `data`: transformed inputs. `weights`: the packed panels. `products`: the results.
         `again`: (index of this pass over the weights, number of passes); None: one pass, or a dynamic number.
@@ -118,16 +118,16 @@ class Phases:
                 panel = divide(strip, tile.parts)
                 inside = modulo(strip, tile.parts) * int64(tile.width) if tile.parts > 1 else None
                 number, loops = bind(plane * int64(self.panels) + panel), [Loop(conv.channels, 1)]
-                index, tiles = divide(first_row, tile.rows), ceil_div(self.held, tile.rows)
+                index, row_tiles = divide(first_row, tile.rows), ceil_div(self.block, tile.rows)
                 next_one = None
                 if self.fetch:
-                    next_one = prefetch_panels(tile, loops, number, index, tiles, self.fetch, inside)
+                    next_one = prefetch_panels(tile, loops, number, index, row_tiles, self.fetch, inside)
                 # Where weights are read only once, reading them leaves no time for prefetches of others.
                 if next_one is not None and self.upcoming is not None and again is not None:
                     turn, turns = again
                     strip_index = turn * int64(self.planes * self.strips) + plane * int64(self.strips) + strip
-                    share = bind(strip_index * int64(tiles) + index)
-                    shares = turns * self.planes * self.strips * tiles
+                    share = bind(strip_index * int64(row_tiles) + index)
+                    shares = turns * self.planes * self.strips * row_tiles
                     later_share = prefetch_later(
                         self.upcoming, share, shares, conv.channels // next_one.steps
                     )
@@ -136,7 +136,7 @@ class Phases:
                 operands = TileOperands(data.buffer, bases, weights, number, inside)
                 product(tile, out, operands, loops, "float32", next_one)
 
-            blocks(self.held if held is None else held, tile.rows, tile_at)
+            blocks(self.block if tiles is None else tiles, tile.rows, tile_at)
 
         rest = conv.out_channels % tile.width
         if not rest:
