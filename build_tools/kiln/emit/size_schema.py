@@ -128,7 +128,7 @@ class BucketFigures(Record):
 
 
 class BudgetOfRun(Record):
-    """A limit for a run: so many instructions, or milliseconds."""
+    """A limit of a run, in instructions or in milliseconds."""
 
     owner: str
     kind: Literal["instructions", "latency_ms"]

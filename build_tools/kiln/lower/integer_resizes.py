@@ -22,7 +22,7 @@ _MOST_PLACES = 1 << 15
 
 
 def nearest(rewriter: CallRewriter, call: Any) -> Any:
-    """image.resize2d of integers to the nearest neighbours → look-ups by constants; None for others."""
+    """Look-ups by constants for an image.resize2d of integers to the nearest neighbours; else None."""
     if str(call.attrs.method) != "nearest_neighbor" or str(call.args[0].ty.dtype) not in LEVELS:
         return None
     axes = _axes(call)
@@ -41,7 +41,7 @@ def nearest(rewriter: CallRewriter, call: Any) -> Any:
 
 
 def bilinear(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: str) -> Any:
-    """A dequantised image, resized linearly, on the integers of its grid `step`, `level`; None for others."""
+    """A dequantised image, resized linearly, on the integers of its grid `step`, `level`; else None."""
     call = rewriter.definition(expr)
     if operator(call) != "relax.image.resize2d" or str(call.attrs.method) != "linear":
         return None

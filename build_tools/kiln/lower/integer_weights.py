@@ -36,7 +36,7 @@ def integer_weights(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _operands(rewriter: CallRewriter, call: Any) -> tuple[Any, Array] | None:
-    """The activations of a product of 8-bit numbers with 32-bit sums, and its weights; None for others."""
+    """Activations and weights of a product of 8-bit numbers with 32-bit sums; None for other calls."""
     weights = constant(rewriter.definition(call.args[1]))
     if weights is None or str(call.ty.dtype) != "int32" or str(weights.dtype) not in _BYTES:
         return None

@@ -198,7 +198,7 @@ def _product(rewriter: CallRewriter, left: LinearSum, right: LinearSum) -> Linea
 
 
 def _levels_less_zero(rewriter: CallRewriter, part: LinearSum) -> Term | None:
-    """The sum of one term scale * (level - zero) as such, exactly; None for others."""
+    """The sum of one term scale * (level - zero) as such, exactly; None for other sums."""
     if len(part.terms) != 1 or part.terms[0].factor.size != 1 or part.bias.size != 1 or part.limited:
         return None
     term, scale = part.terms[0], float(part.terms[0].factor.reshape(()))

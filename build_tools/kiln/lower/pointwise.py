@@ -144,7 +144,7 @@ def _channels_first(rewriter: CallRewriter, data: Any) -> Any | None:
 def _of_few_terms(
     rewriter: CallRewriter, call: Any, kernel: Array, elementwise: list[tuple[Any, int]], isa: str
 ) -> _PixelConvolution | None:
-    """The chain that begins with the conv2d `call` of few terms (lower/few_terms.py); None for others."""
+    """The chain that begins with the conv2d `call` if that has few terms (lower/few_terms.py); else None."""
     if not few_terms.suits(kernel, call, isa):
         return None
     batch, height, width, channels = shape_of(call.args[0])

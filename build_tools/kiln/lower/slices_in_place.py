@@ -65,7 +65,7 @@ def slices_in_place(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def slice_of(func: tirx.PrimFunc) -> PartInPlace | None:
-    """The slice that a function copies, if that is all it does; None for others and for whole tensors."""
+    """The slice that a function copies; None for other functions, and for a copy of a whole tensor."""
     nests, tensors = nests_of(func), attach.tensors(func)
     if nests is None or len(nests) != 1 or len(tensors) != 2 or nests[0].reduced:
         return None

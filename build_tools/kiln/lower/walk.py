@@ -172,7 +172,7 @@ class Builder:
     def _count(self, call: Any, count: str, rows: str) -> str:
         """Add a step that makes the value of tensor `count` a size of the run.
 
-        Returns the name of an alias of tensor `rows`, of which so many rows are there.
+        Returns the name of an alias of tensor `rows` that has as many rows as are counted.
         """
         about = json.loads(str(call.args[0].global_symbol).removeprefix(COUNT))
         if self.groups.counts_refused:

@@ -109,7 +109,7 @@ def in_lines(conv: Convolution, tile: Tile, machine: Machine) -> Tile:
 def _integer(
     conv: Convolution, fused: Fused, anchor: Nest, machine: Machine
 ) -> IntegerProduct | DotProduct | None:
-    """The matmul of integers with sums of 32 bits; None for others."""
+    """The matmul of a convolution of integers with sums of 32 bits; None for other types."""
     if str(anchor.buffer.dtype) != "int32":
         return None
     x, weights = fused.params[:2]

@@ -151,8 +151,9 @@ def widening_tile(machine: Machine, rows: int, columns: int) -> Tile:
 def fitted(tile: Tile, panel: int, columns: int) -> Tile:
     """The tile nearest to `tile` in width that reads panels of `panel` columns, of `columns` in all.
 
-    `tile` itself where the panel is not a multiple of its vectors: such a tile reads other panels. So too for
-    a panel of 0 columns: no operand is in panels, such as the rows of a constant that is stored in few bits.
+    `tile` itself where the panel is not a multiple of its vectors: such a tile reads other panels. Also for a
+    panel of 0 columns, where no operand is in panels, such as the rows of a constant that is stored in few
+    bits.
     """
     if panel == 0 or panel % tile.lanes:
         return tile

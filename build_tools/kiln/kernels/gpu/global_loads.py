@@ -137,7 +137,7 @@ def _with_copies(body: Any, read_only: set[Any]) -> Any:
     """`body` with asynchronous copies from buffers in `read_only` to shared memory.
 
     In a loop that TVM's InjectSoftwarePipeline divided into stages, the copies of a stage are a group, and
-    threads wait until at most so many later groups are under way as the pass says. Elsewhere they wait for
+    threads wait until at most as many later groups are under way as the pass allows. Elsewhere they wait for
     all of their copies before each barrier.
     """
     copies = []

@@ -92,7 +92,7 @@ def _inlined(rule: Any, func: Any, target: tvm.target.Target) -> tuple[Any, list
 
 
 def _loops(sch: s_tir.Schedule, info: Any) -> tuple[list[Any], list[Any]] | None:
-    """The loops of a block over results and over terms of a sum; None where it has others."""
+    """The loops of a block over results and over terms of a sum; None where it has other loops."""
     kinds, loops = info.dom_kind(), sch.get_loops(info.block_rv)
     if len(kinds) != len(loops) or set(kinds) - {"S", "R"}:
         return None

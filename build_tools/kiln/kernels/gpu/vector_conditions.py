@@ -1,4 +1,4 @@
-"""Vectors with conditions: which of them TVM writes as correct CUDA C, and element by element the others.
+"""Vectors with conditions: those that TVM writes as wrong CUDA C are computed element by element.
 
 CUDA has no vectors of booleans. TVM 0.27 writes them as `ushort2` to `ushort4`, also where it loads them from
 memory, in which a boolean has one byte: each element is then made of two booleans. A condition that is the

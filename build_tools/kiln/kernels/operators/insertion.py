@@ -27,7 +27,7 @@ _MOST_KEPT = 8
 def applies(sizes: Sequence[Extent], axis: int, kept: Extent, dtype: str) -> bool:
     """Whether the `kept` best elements along `axis` of a tensor of shape `sizes` are selected by insertion.
 
-    That takes a last axis beside `axis`, whose elements at least half fill a vector.
+    This needs a last axis other than `axis`, whose elements fill at least half of a vector.
     """
     last = sizes[-1]
     adjacent = axis == len(sizes) - 1 or is_dynamic(last) or last < _LANES // 2

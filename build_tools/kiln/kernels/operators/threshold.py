@@ -144,7 +144,7 @@ class ThresholdLine:
         return limit
 
     def _middle(self, low: Expr, high: Expr, steps: Expr) -> Expr:
-        """The key between two others that is tried after so many `steps`."""
+        """The key between two keys that is tried after `steps` steps."""
         middle = bind(low + quotient(high - low, 2))
         if self.dtype != "float32":
             return middle
