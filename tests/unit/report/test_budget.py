@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kiln.config import Target, canonical_json, load_target, target_config
 from kiln.config.budget import Clock
+from kiln.config.memory import Region
 from kiln.device.bundle import Bundle, GoldenVector
 from kiln.device.check.execute import Outcome
 from kiln.device.check.run_limits import over_budget
@@ -19,9 +20,10 @@ from kiln.emit.size_schema import CodeByPart
 from kiln.errors import KilnError
 from kiln.files import write_json
 from kiln.lower.schema import PatchRecord
+from kiln.plan.parameter_records import PlacedRegion
 from kiln.plan.schema import Plan
 from kiln.report import budget, measure, size
-from kiln.report.budget import check, contributors, of_memory
+from kiln.report.budget import check, contributors, of_memory, of_regions
 from kiln.report.run_budget import run_budgets
 from kiln.stages.target import SizeStage
 from plans import plan_of, size_file
@@ -91,6 +93,47 @@ def test_figures_before_anything_is_linked(tmp_path: Path, capsys: pytest.Captur
     assert {key: row[key] for key in expected} == expected
     out = capsys.readouterr().out
     assert "640" in out and "256" in out and "1.280" in out
+
+
+REGIONS = [
+    Region(name="flash", origin=0, bytes=4096, holds=["code", "parameters"], cost=1),
+    Region(name="qspi", origin=0x1000, bytes=4096, holds=["parameters"], cost=3),
+    Region(name="fast", origin=0x2000, bytes=512, holds=["arena"], cost=1),
+    Region(name="ram", origin=0x3000, bytes=1024, holds=["data", "arena"], cost=2),
+]
+
+
+@pytest.mark.parametrize(
+    ("linked", "used"),
+    [
+        (False, {"flash": 64 + 128, "qspi": 128 + 128, "fast": 64, "ram": 192}),
+        # with 1000 bytes of flash, 192 of them parameters, and 40 of variables; the state has 24 bytes
+        (True, {"flash": 64 + 128 + 1000 - 192, "qspi": 128 + 128, "fast": 64, "ram": 192 + 40 + 24}),
+    ],
+)
+def test_regions_hold_parts_of_arena_and_parameters_and_the_program(
+    linked: bool, used: dict[str, int]
+) -> None:
+    """Each part of the parameters is an image of its own, with a header of 128 bytes."""
+    target = load_target("cortex_m4").model_copy(update={"memory": REGIONS})
+    places = {"flash": 64, "qspi": 128, "fast": 64, "ram": 192}
+    parts = [PlacedRegion(name=name, bytes=size, section="") for name, size in places.items()]
+    params = plan().params.model_copy(update={"bytes": 192, "parts": parts[:2]})
+    split = plan().model_copy(update={"params": params, "regions": parts[2:]})
+    program = {
+        "sections": {"text": 1000, "rodata": 0, "data": 0, "bss": 40},
+        "flash_bytes": 1000,
+        "ram_bytes": 40,
+        "code": {"kernels": 808, "plan": 0, "runtime": 0, "threads": 0, "platform": 0, "other": 0},
+        "kernels": [],
+    }
+    figures = size_file((256,), program if linked else None, params={"bytes": 192, "storage": "embedded"})
+    lines = of_regions(figures.model_copy(update={"state_bytes": 24}), split, target)
+    assert {line.owner: (line.kind, line.used, line.exact) for line in lines} == {
+        f"region {name} of target cortex_m4": ("ram" if name in ("fast", "ram") else "flash", size, linked)
+        for name, size in used.items()
+    }
+    assert of_regions(figures, plan(), target) == []
 
 
 def test_a_budget_that_is_kept(tmp_path: Path) -> None:
