@@ -45,6 +45,31 @@ def test_bounds_hold_for_all_sizes_whatever_the_sign() -> None:
 
 
 @pytest.mark.parametrize(
+    ("expr", "grown"),
+    [
+        ("seq", True),
+        (0, True),
+        (-1, False),
+        (["-", "seq", 1], True),
+        (["-", 4, "seq"], False),
+        (["-", "width", "seq"], False),
+        (["//", "seq", 2], True),
+        (["//", "seq", -2], False),
+        (["//", 8, "seq"], False),
+        (["%", "seq", 3], False),
+        (["*", "seq", "width"], True),
+        (["*", "seq", -2], False),
+        (["*", ["-", "seq", 4], 2], True),
+        (["*", ["-", "seq", 4], ["-", "seq", 4]], False),  # 9 for 1, and 9 for 7
+        (["+", ["-", "seq", 9], "width"], True),
+        (["max", "seq", 2], True),
+    ],
+)
+def test_sizes_that_are_greatest_at_the_greatest_dimensions(expr: Any, grown: bool) -> None:
+    assert sizes.grows(expr) == grown
+
+
+@pytest.mark.parametrize(
     ("expr", "expected"),
     [
         (["%", "seq", -5], (-4, 0)),
