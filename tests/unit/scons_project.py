@@ -34,6 +34,7 @@ _REAL = (
     "sources/onnx_data.py",
     "sources/torch_archive.py",
     "sources/torch_dims.py",
+    "sources/torch_model.py",
 )
 _STAND_IN = """
 import hashlib, os, signal, subprocess, time

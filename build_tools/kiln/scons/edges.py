@@ -58,7 +58,8 @@ def _choice(unit: ModelBuild) -> dict[str, dict[str, list[dict[str, int]]]]:
         atomic_write(folder / "cut.config.json", canonical_json(stage_config(unit.model, "cut")))
         cut_graph, whole_graph = folder / f"cut{graph.suffix}", graph
         config = folder / "cut.config.json"
-        _run(unit, CutStage(config=config, source=whole_graph, called=unit.source_name, out=cut_graph))
+        sizes, called = unit.program_sizes, unit.source_name
+        _run(unit, CutStage(config=config, source=whole_graph, sizes=sizes, called=called, out=cut_graph))
         graph = cut_graph
     table = _run(unit, EdgesStage(config=folder / "edges.config.json", source=graph, out=out))
     print(table, end="", flush=True)
@@ -71,6 +72,7 @@ def _choice(unit: ModelBuild) -> dict[str, dict[str, list[dict[str, int]]]]:
 def _key(unit: ModelBuild) -> str:
     """A digest of everything that the choice depends on."""
     words = [canonical_json(stage_config(unit.model, name)) for name in ("fetch", "cut", "edges")]
+    words += [unit.program_sizes]
     words += [digest.of_stage(name) for name in ("fetch", "edges")]
     tables = [
         path for dim in unit.model.dims.values() for path in (dim.traffic, dim.costs) if path is not None

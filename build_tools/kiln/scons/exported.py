@@ -9,22 +9,22 @@ from pathlib import Path
 
 from SCons.Script import GetOption
 
-from kiln.config.dims import Dim
-from kiln.config.model import Model, Tensor
+from kiln.config.model import Model
 from kiln.config.source import FileSource, PythonSource
 from kiln.errors import KilnError
 from kiln.scons.session import session
-from kiln.sources import torch_dims as dims
-from kiln.sources.torch_archive import read_archive
+from kiln.sources.torch_archive import TRACED
+from kiln.sources.torch_model import Shapes, with_sizes
 from kiln.stages.model import TraceStage
 
 
-def resolve(model: Model, archives: dict[str, str]) -> Model:
+def resolve(model: Model, archives: dict[str, str], shapes: dict[str, Shapes]) -> Model:
     """The model, with the shapes and dimensions of its archive where its configuration has none.
 
     A Python function is called in every build, and replaced by the archive that it makes; `archives` gets
-    the function's name, by model. Models of other formats are returned unchanged, and so are archives in a
-    package: their YAML has to give the dimensions.
+    the function's name, by model. `shapes` gets, by a model that is a part of its program, the shapes of
+    the program's inputs. Models of other formats are returned unchanged, and so are archives in a package:
+    their YAML has to give the dimensions.
     """
     if isinstance(model.source, PythonSource):
         archives[model.name] = model.source.function
@@ -34,33 +34,19 @@ def resolve(model: Model, archives: dict[str, str]) -> Model:
     path = Path(model.source.path)
     if not path.is_file():  # the stage `fetch` reports it
         return model
-    shapes = {name: tensor.shape for name, tensor in model.inputs.items() if tensor.shape is not None}
-    ranges = {name: (dim.min, dim.max, dim.multiple) for name, dim in model.dims.items()}
-    path_for_errors = Path(
+    called = Path(
         archives.get(model.name)
         or (path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
     )
-    try:
-        filled, missing = dims.fill(path_for_errors, read_archive(path), shapes, ranges)
-    except KilnError as error:
-        raise KilnError(str(error).replace(str(path), str(path_for_errors))) from None
-    inputs = {
-        **model.inputs,
-        **{
-            name: model.inputs.get(name, Tensor()).model_copy(update={"shape": shape})
-            for name, shape in filled.items()
-            if model.cut is None or not all(isinstance(size, int) for size in shape)  # it may be left out
-        },
-    }
-    added = {
-        name: Dim(min=least, max=greatest, multiple=step) for name, (least, greatest, step) in missing.items()
-    }
-    return model.model_copy(update={"inputs": inputs, "dims": {**model.dims, **added}})
+    model, found = with_sizes(model, path, called)
+    if model.cut is not None:
+        shapes[model.name] = found
+    return model
 
 
 def _traced(name: str, function: str) -> FileSource:
     """The archive of a Python function. Raises KilnError where the function or the export fails."""
-    path = Path(session().work, "models", name, "traced.pt2").absolute()
+    path = Path(session().work, "models", name, TRACED).absolute()
     if not (GetOption("clean") or GetOption("help")):
         print(f"kiln: {name}: trace {function}", flush=True)
         status, _, output = session().server.run("trace", TraceStage(function=function, out=path).words())

@@ -40,7 +40,9 @@ def declare_import(unit: ModelBuild) -> Graphs:
         graph = declare(export, unit.name).out
     if unit.model.cut is not None:
         config, out = unit.slice("cut"), unit.of_model / f"cut{graph.suffix}"
-        cut = of_model.CutStage(config=config, source=graph, called=unit.source_name, out=out)
+        cut = of_model.CutStage(
+            config=config, source=graph, sizes=unit.program_sizes, called=unit.source_name, out=out
+        )
         source = graph = declare(cut, unit.name).out
 
     buckets = buckets_json(unit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,13 +22,14 @@ from kiln.config import (
 )
 from kiln.config.byoc import Byoc, read
 from kiln.config.precisions import FIRST_ARCH
-from kiln.config.source import FileSource, PythonSource
+from kiln.config.source import FileSource
 from kiln.errors import KilnError
 from kiln.paths import command_name
 from kiln.scons import exported
 from kiln.scons.session import session
 from kiln.scons.stage import text_file
 from kiln.sources.onnx_data import external_files
+from kiln.sources.torch_model import Shapes
 from kiln.toolchain import compiler_command
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 _models: dict[str, Model] = {}
 _targets: dict[str, Target] = {}
 _functions: dict[str, str] = {}  # by model, the Python function that returns it
+_shapes: dict[str, Shapes] = {}  # by model that is a part of a PyTorch program, the shapes of its inputs
 _sources: dict[str, dict[str, Any]] = {}
 _printed: set[str] = set()
 
@@ -83,6 +86,7 @@ class ModelBuild:
         self.threads = self.model.threads or self.target.threads
         self.source = self.of_model / f"source.{self.model.format}"
         self.exported = self.of_model / "source.onnx"  # by the stage `export`, of an archive
+        self.program_sizes = json.dumps(_shapes.get(self.name, {}))  # for the stage `cut`
         self.source_name = _functions.get(self.name) or _path_for_errors(self.model, str(self.source))
         self.byoc = _byoc(options.byoc) or self.model.byoc or self.target.byoc or Byoc()
         if self.target.libraries:
@@ -106,9 +110,7 @@ class ModelBuild:
 
         None where `compare` refuses the model, or computes it with another precision.
         """
-        if self.model.format not in ("onnx", "tflite") or self.options.precision is not None:
-            return None
-        if isinstance(self.model.source, PythonSource):
+        if self.options.precision is not None:
             return None
         flags = {"--device": self.options.device, "--byoc": self.options.byoc}
         options = [word for flag, value in flags.items() if value is not None for word in (flag, value)]
@@ -261,7 +263,7 @@ def _file_sources(value: Any) -> Iterator[str]:
 
 def _model(name: str) -> Model:
     if name not in _models:
-        model = exported.resolve(load_model(name), _functions)
+        model = exported.resolve(load_model(name), _functions, _shapes)
         source = model.source.model_dump()
         if _sources.setdefault(model.name, source) != source:
             raise KilnError(f"model '{name}': another model of this build is called '{model.name}' too")

@@ -24,6 +24,7 @@ from kiln.errors import KilnError
 from kiln.file_kinds import kind_of
 
 PACKAGES = ("torch", "onnxscript")
+TRACED = "traced.pt2"  # among the files of a model between the stages, the archive of its Python function
 NAMES = "kiln.json"  # extra file of an archive: {"dims": {symbol: name}}
 _PROGRAMS = ("models/model.json", "serialized_exported_program.json")
 _COMPLEX = (9, 10, 11)  # of schema.ScalarType

@@ -46,6 +46,7 @@ class CutStage(Stage, spec=StageSpec("cut", "kiln.frontend.cut_stage", cached=Tr
 
     config: Annotated[Path, common.config("cut", "cut")]
     source: Annotated[Path, Input("ONNX or TFLite file")]
+    sizes: Annotated[str, Setting("of a PyTorch model, the shapes of its inputs by name, JSON")] = "{}"
     called: common.Called = None
     out: Annotated[Path, Output("file to write, of the same format")]
 

@@ -160,3 +160,15 @@ def test_a_sequence_without_a_number_is_refused_with_the_key(tmp_path: Path) -> 
     onnx.save(parser.parse_model(SEQUENCES), tmp_path / "net.onnx")
     with pytest.raises(KilnError, match=r"'x' is of type sequence, .* cut: \{elements: \{x: N\}\}"):
         read(tmp_path / "net.onnx")
+
+
+def test_inner_tensors_keep_the_sizes_that_the_file_names(tmp_path: Path) -> None:
+    """ONNX's own inference gives the image of a convolution a new name for each dynamic size."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    net (float[n,1,height,8] x) => (float[n,2,height,8] y)
+    <float[2,1,1,1] w = {1, 2}, float[n,2,height,8] c> { c = Conv(x, w)  y = Relu(c) }"""
+    part = cut(tmp_path / "net.onnx", onnx.parser.parse_model(text), {"inputs": ["c"]})
+    (entering,) = part.graph.input
+    assert [dim.dim_param or dim.dim_value for dim in entering.type.tensor_type.shape.dim] == [
+        "n", 2, "height", 8,
+    ]  # fmt: skip

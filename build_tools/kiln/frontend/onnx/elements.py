@@ -55,7 +55,9 @@ def spread_sequences(path: Path, model: onnx.ModelProto, counts: Mapping[str, in
                 "rename that in the model"
             )
     nodes = [*before, *graph.node, *after]
-    graph.CopyFrom(helper.make_graph(nodes, graph.name, inputs, outputs, graph.initializer))
+    # The types of inner tensors in the file: ONNX's inference does not find the names of all their sizes.
+    types = list(graph.value_info)
+    graph.CopyFrom(helper.make_graph(nodes, graph.name, inputs, outputs, graph.initializer, value_info=types))
 
 
 def _tensor(path: Path, name: str, kind: onnx.TypeProto, element: str) -> onnx.ValueInfoProto:
