@@ -312,3 +312,23 @@ def test_outputs_of_an_archive_are_dropped_and_renamed(folder: Path) -> None:
     done = build(folder, "model=part.yaml")
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
     assert "part.yaml" in done.stderr or "whole.pt2: cut.outputs: no tensor is called 'logit'" in done.stderr
+
+
+def test_a_part_with_an_inner_input_of_dynamic_size(folder: Path) -> None:
+    """The part is built, compared tensor by tensor, quantised and evaluated."""
+    content = """
+source: {kind: python, function: "nets:dynamic_sizes"}
+cut: {inputs: [relu], outputs: {found: logits}}
+"""
+    (folder / "inner.yaml").write_text(content, encoding="utf-8")
+    done = build(folder, "model=inner.yaml", "test")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    manifest = read_json(folder / "build/host/inner/manifest.json")
+    assert [port["shape"] for port in manifest["inputs"]] == [["batch", 1], ["batch", 8, "height", 8]]
+    drawn = np.random.default_rng(0).random((20, 1, 8, 8, 8), np.float32)
+    np.savez(folder / "data.npz", relu=drawn, mask=np.ones((20, 1, 1), np.float32))
+    for words in (["compare"], ["quantise", "--data", "data.npz"], ["evaluate", "--data", "data.npz"]):
+        command = [sys.executable, "-m", "kiln.command_line", words[0], "inner.yaml", *words[1:]]
+        ran = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+    assert (folder / "inner_int8.onnx").is_file()

@@ -222,7 +222,7 @@ def model_of(question: argparse.Namespace) -> str:
 def _add_questions(commands: Any) -> None:
     """Add the commands that are not goals of the build."""
     command = _add_command(commands, "quantise")
-    _add_model(command, ".yaml or .onnx")
+    _add_model(command, ".yaml, .onnx or .pt2")
     command.add_argument("--data", help="FILE.npz (an array for each input, labels) or a folder of images")
     command.add_argument("--method", choices=METHODS, default="minmax", help="ranges of activations")
     command.add_argument("--activations", choices=ACTIVATIONS, default="int8", help="type; default: int8")
@@ -245,7 +245,7 @@ def _add_questions(commands: Any) -> None:
     command.add_argument("--outputs", metavar="FILE.npz", help="write all outputs of the bundle")
     _add_output(command)
     command = _add_command(commands, "compare")
-    _add_model(command, ".yaml, .onnx or .tflite")
+    _add_model(command, ".yaml, .onnx, .tflite or .pt2")
     _add_destination(command)
     command.add_argument("--inputs", metavar="FILE.npz", help="arrays by input; default: golden inputs")
     command.add_argument("--all", action="store_true", help="show every tensor")
@@ -255,7 +255,7 @@ def _add_questions(commands: Any) -> None:
     command.add_argument("--min-snr", "--min_snr", type=finite, metavar="DB", help=text)
     _add_output(command)
     command = _add_command(commands, "reduce")
-    _add_model(command, ".yaml or .onnx")
+    _add_model(command, ".yaml, .onnx or .pt2")
     _add_destination(command)
     command.add_argument("--inputs", metavar="FILE.npz", help="arrays by input; default: golden inputs")
     command.add_argument("--out", metavar="FILE.onnx", default="reduced.onnx", help="default: reduced.onnx")

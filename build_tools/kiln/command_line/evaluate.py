@@ -15,7 +15,7 @@ from rich.table import Table
 
 from kiln.arrays import Array
 from kiln.command_line.build import build
-from kiln.command_line.model_files import graph_file
+from kiln.command_line.model_files import graph_file, traced_by_build
 from kiln.command_line.outputs import save_npz, writable
 from kiln.command_line.quantise.search import snr_db
 from kiln.command_line.running import Destination, running
@@ -23,7 +23,6 @@ from kiln.command_line.samples import SamplePort, Samples, check_labels, samples
 from kiln.config import Model, load_model
 from kiln.config.interface import Interface, StateRecord
 from kiln.config.records import read
-from kiln.config.source import PythonSource
 from kiln.errors import KilnError
 from kiln.golden.reference import open_reference
 from kiln.golden.sequence import SequenceReference, file_input_shapes
@@ -79,14 +78,12 @@ def evaluate(
     Raises KilnError for wrong data, and where the bundle cannot be built or run.
     """
     model = load_model(name)
-    if isinstance(model.source, PythonSource):
-        raise KilnError(f"model '{model.name}': evaluate accepts model files, not a Python function")
     if not data.exists():
         raise KilnError(f"{data}: no such file or folder")
     if outputs is not None:
         writable("outputs", outputs)
     built = build(name, destination.named, **options)
-    folder = built.folder
+    model, folder = traced_by_build(model), built.folder
     manifest = read_manifest(folder)
     samples = _read_samples(model, data, [_sample_port(entry) for entry in manifest["inputs"]])
     names = [entry["name"] for entry in manifest["inputs"]]

@@ -113,7 +113,7 @@ def test_channels_of_other_scales(compared: Any, tmp_path: Path, capsys: pytest.
     ("change", "message"),
     [
         (lambda model: model.graph.input[0].__setattr__("name", "z"), "inputs are z, the quantised one's x"),
-        (lambda _: None, "compare --float accepts two .onnx files"),
+        (lambda _: None, "compare --float accepts .onnx and .pt2 files"),
         (lambda model: rename(model), "have no tensor of the same name; --float is the model that was quan"),
     ],
     ids=["inputs", "kind", "names"],

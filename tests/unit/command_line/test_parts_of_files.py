@@ -20,7 +20,6 @@ from kiln.command_line.samples import Samples
 from kiln.config import load_model
 from kiln.config.slices import canonical_json, stage_config
 from kiln.errors import KilnError
-from kiln.files import write_json
 from kiln.frontend.cut_stage import run as cut_stage
 from kiln.stages.model import CutStage
 
@@ -107,11 +106,3 @@ def test_the_part_is_reduced(net: Path, tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(KilnError, match="seen"):
         reduce.reduce_model(str(net), HOST, None, tmp_path / "out.onnx")
     assert "Tanh" not in seen and "MatMul" in seen
-
-
-def test_parts_of_other_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "net.pt2").write_bytes(b"PK")
-    content = {"source": {"kind": "file", "path": "net.pt2"}, "cut": {"constants": {"gain": 2}}}
-    write_json(tmp_path / "part.yaml", content)
-    with pytest.raises(KilnError, match=r"model 'part': cut: this command cuts \.onnx and \.tflite files"):
-        graph_file(load_model(str(tmp_path / "part.yaml")), tmp_path)

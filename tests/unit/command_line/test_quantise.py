@@ -220,7 +220,7 @@ def test_wrong_models_and_arguments(
     quantise(str(net), data, tmp_path / "once.onnx")
     with pytest.raises(KilnError, match="this model is quantised already"):
         quantise(str(tmp_path / "once.onnx"), data, tmp_path / "twice.onnx")
-    with pytest.raises(KilnError, match=r"model 'resnet': quantise accepts \.onnx files"):
+    with pytest.raises(KilnError, match=r"model 'resnet': quantise accepts \.onnx and \.pt2 files"):
         quantise("resnet", None, tmp_path / "out.onnx")
     with pytest.raises(KilnError, match="images need the section 'preprocess'"):
         quantise(str(net), tmp_path, tmp_path / "out.onnx")

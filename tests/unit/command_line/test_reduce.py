@@ -129,7 +129,7 @@ def test_nothing_to_reduce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(reduce, "compare_model", lambda *given: Compared("net", "host", "host CPU", [], []))
     with pytest.raises(KilnError, match="model 'net': all its tensors are within their limits on host"):
         reduce.reduce_model(str(network(tmp_path / "net.onnx")), HOST, None, tmp_path / "out.onnx")
-    with pytest.raises(KilnError, match=r"model 'resnet': reduce accepts \.onnx files"):
+    with pytest.raises(KilnError, match=r"model 'resnet': reduce accepts \.onnx and \.pt2 files"):
         reduce.reduce_model("resnet", HOST, None, tmp_path / "out.onnx")
 
 

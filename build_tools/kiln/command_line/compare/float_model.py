@@ -26,10 +26,9 @@ from kiln.command_line.compare.run import (
     errors_of_the_copy,
     golden_inputs,
 )
-from kiln.command_line.model_files import graph_file
+from kiln.command_line.model_files import graph_of
 from kiln.command_line.running import Destination, RunningBundle, running
-from kiln.config import Model, load_model
-from kiln.config.source import PythonSource
+from kiln.config import load_model
 from kiln.errors import KilnError
 from kiln.golden.compare import ErrorLimits
 from kiln.golden.reference import Reference, open_reference
@@ -59,7 +58,8 @@ def compare_with_float(
     folder = WORK / destination.target.name / model.name
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "float_model").mkdir(parents=True)
-    source, original = _file_of(model, folder), _file_of(load_model(float_name), folder / "float_model")
+    model, source = graph_of(model, folder, "compare --float", (".onnx",))
+    _, original = graph_of(load_model(float_name), folder / "float_model", "compare --float", (".onnx",))
     probed, float_probed = folder / "probed.onnx", folder / "float.onnx"
     ours = {probe.tensor for probe in write_probed(source, probed)}
     probes = [probe for probe in write_probed(original, float_probed) if probe.tensor in ours]
@@ -111,14 +111,6 @@ def _runs(
     for vector, outputs in zip(vectors, results, strict=True):
         inputs_by_name = dict(zip(input_names, vector.inputs, strict=True))
         yield vector.name, inputs_by_name, dict(zip(output_names, outputs, strict=True))
-
-
-def _file_of(model: Model, folder: Path) -> Path:
-    """The ONNX file of a model; a part of a file is in `folder`. Raises KilnError for any other kind."""
-    source = None if isinstance(model.source, PythonSource) else graph_file(model, folder)
-    if source is None or source.suffix != ".onnx":
-        raise KilnError(f"model '{model.name}': compare --float accepts two .onnx files")
-    return source
 
 
 def _results_of_pairs(model: onnx.ModelProto) -> dict[str, str]:

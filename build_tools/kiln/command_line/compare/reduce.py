@@ -21,19 +21,17 @@ import onnx
 from kiln.arrays import Array
 from kiln.command_line.build import COPIES, build_copy
 from kiln.command_line.compare.part_keys import keys_of_part, write_keys
-from kiln.command_line.compare.run import Compared, WrongInputsError, compare_model
-from kiln.command_line.model_files import graph_file
+from kiln.command_line.compare.run import Compared, WrongInputsError, compare_model, configuration_of
+from kiln.command_line.model_files import graph_of
 from kiln.command_line.outputs import writable
 from kiln.command_line.running import Destination
 from kiln.config import Model, load_model
-from kiln.config.source import PythonSource
 from kiln.device.bundle import open_bundle
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.frontend.onnx.order import reads
 from kiln.frontend.onnx.value_types import with_value_types
 from kiln.scratch import scratch_folder
-from kiln.sources import fetch
 from kiln.sources.npy import load_npz
 
 _WORD = re.compile(r"(?<![\w'./])[A-Za-z]{2,}(?![\w'./])")  # no part of a quoted name or a path
@@ -156,13 +154,14 @@ def reduce_model(
     if out.suffix.lower() != ".onnx":
         raise KilnError(f"--out {out}: its name must end in .onnx; the inputs go next to it, in .npz")
     model = load_model(name)
-    source = Path() if isinstance(model.source, PythonSource) else fetch(model.source)
-    if source.suffix.lower() != ".onnx":
-        raise KilnError(f"model '{model.name}': reduce accepts .onnx files")
     if inputs is not None:
         load_npz(inputs)  # a damaged file is not a fault of the model
     with scratch_folder("reduce") as folder:
-        parts = Parts(_load(graph_file(model, Path(folder))))
+        original = model
+        model, source = graph_of(model, Path(folder), "reduce", (".onnx",))
+        if model is not original:  # of PyTorch, which is converted once
+            name = str(configuration_of(model, source, model.name, None, Path(folder)))
+        parts = Parts(_load(source))
         trial = Path(folder, f"{out.stem}.onnx")
         trials = _Trials(model, destination, options)
         reduced = _reduce_to_part(parts, name, trials, inputs, trial)

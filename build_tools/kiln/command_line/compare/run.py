@@ -20,10 +20,9 @@ from kiln.command_line.compare.figures import Difference, difference
 from kiln.command_line.compare.probe import Probe
 from kiln.command_line.compare.probes import write_probed
 from kiln.command_line.goals import answer_of_goals
-from kiln.command_line.model_files import graph_file
+from kiln.command_line.model_files import graph_of
 from kiln.command_line.running import Destination, running
 from kiln.config import Model, load_model
-from kiln.config.source import PythonSource
 from kiln.errors import KilnError
 from kiln.files import write_json
 from kiln.manifest import read_manifest
@@ -87,11 +86,7 @@ def compare_model(
     folder = WORK / destination.target.name / model.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    if isinstance(model.source, PythonSource):
-        raise KilnError(
-            f"model '{model.name}': compare accepts .onnx and .tflite files, not a Python function"
-        )
-    source = graph_file(model, folder)
+    model, source = graph_of(model, folder, "compare", (".onnx", ".tflite"))
     probed = folder / f"probed{source.suffix}"
     probes = write_probed(source, probed)
     arrays = None if inputs is None else load_npz(inputs)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kiln.arrays import Array
-from kiln.command_line.model_files import graph_file
+from kiln.command_line.model_files import graph_of
 from kiln.command_line.outputs import writable
 from kiln.command_line.quantise.calibration import calibration_samples
 from kiln.command_line.quantise.improve import LEAST_TO_SPLIT, Change, QuantiseOptions, improved
@@ -19,12 +19,10 @@ from kiln.command_line.quantise.quantiser import Quantiser
 from kiln.command_line.quantise.search import Candidate, Figures, search, sensitivity, snr_db
 from kiln.command_line.samples import Samples, check_labels
 from kiln.config import load_model
-from kiln.config.source import PythonSource
 from kiln.errors import KilnError
 from kiln.files import atomic_write, write_json
 from kiln.golden.reference import open_reference
 from kiln.scratch import scratch_folder
-from kiln.sources import fetch
 
 _MOST_MEASURED = 64  # samples on which candidates are compared
 _MOST_RANKED = 8  # this number of samples suffices to find sensitive nodes
@@ -80,14 +78,11 @@ def quantise(
     data, and for a goal that no choice of float nodes reaches; then nothing is written.
     """
     model = load_model(name)
-    source = Path() if isinstance(model.source, PythonSource) else fetch(model.source)
-    if source.suffix.lower() != ".onnx":
-        raise KilnError(f"model '{model.name}': quantise accepts .onnx files")
     out = Path(f"{model.name}_int8.onnx") if out is None else out
     writable("out", out)
     with scratch_folder("quantise") as scratch:
         folder = Path(scratch)
-        source = graph_file(model, folder)
+        model, source = graph_of(model, folder, "quantise", (".onnx",))
         quantiser = Quantiser(source, folder, all_integer=options.all_integer)
         samples = calibration_samples(model, data, quantiser.ports(), quantiser.step())
         if goal.max_drop is not None and samples.labels is None:
