@@ -67,14 +67,14 @@ def test_windows_with_a_stride_along_a_dynamic_axis(tmp_path: Path, padding: str
 
 @pytest.mark.parametrize(
     ("padding", "least", "greatest", "stride"),
-    [("VALID", 3, 30, 9), ("VALID", 3, 30, 2), ("SAME", 3, 18, 6), ("SAME", 5, 9, 6)],
+    [("VALID", 3, 30, 9), ("VALID", 3, 30, 2), ("SAME", 3, 18, 6), ("SAME", 5, 9, 6), ("SAME", 3, 9, 2)],
 )
 def test_windows_with_a_stride_need_multiples_of_it(
     tmp_path: Path, padding: str, least: int, greatest: int, stride: int
 ) -> None:
     """Also where the sizes that are compared first have as many windows, or no padding."""
     path = strided(tmp_path / "m.tflite", getattr(schema.Padding, padding), stride)
-    with pytest.raises(KilnError, match=r"with windows of a stride, give 'side' a 'multiple' that the"):
+    with pytest.raises(KilnError, match=r"with windows of a stride, give the dimension a 'multiple' that"):
         imported(path, {"side": (least, greatest)}, {"x": [1, "side", 6, 3]})
 
 

@@ -29,6 +29,7 @@ from kiln.frontend.tflite.window_sizes import check_windows, period_of_windows
 # Least size of the three imports, and offsets to it. Size 1 is left out, as broadcasting treats it specially.
 _LEAST, _OFFSETS = 2, (0, 1, 3)
 _MOST_COMPARED = 64  # of the sizes of a period
+_MULTIPLE = "with windows of a stride, give the dimension a 'multiple' that the strides divide"
 
 
 def resized(content: bytes, shapes: Sequence[Sequence[int]], known: bool = False) -> bytes:
@@ -203,7 +204,8 @@ class _GeneralisedSizes:
         if not isinstance(a.op, ir.Op) or any(isinstance(item, ir.GlobalVar) for item in a.args):
             raise ValueError(f"{name} is a function made for one size")
         if not a.op.same_as(b.op) or not structural_equal(a.attrs, b.attrs):
-            raise ValueError(f"{name} has other attributes at another size")
+            way = f"; {_MULTIPLE}" if hasattr(a.attrs, "strides") else ""
+            raise ValueError(f"{name} has other attributes at another size{way}")
         if name == "relax.strided_slice" and len(a.args) == 5:
             numbers = [int(number) for one in (a, b) for column in one.args[2:] for number in column.fields]
             if min(numbers, default=0) >= 0:
@@ -311,7 +313,7 @@ def _confirm(function: Any, third: Any, sizes: dict[str, int], symbols: Symbols)
             [(dim, size)] = sizes.items()
             raise ValueError(
                 f"a tensor has the shape {shape_expected} at {dim} = {size}, and {actual} if its sizes grow "
-                f"in proportion; with windows of a stride, give '{dim}' a 'multiple' that the strides divide"
+                f"in proportion; {_MULTIPLE}"
             )
         if (
             isinstance(expected.value, relax.Call)
