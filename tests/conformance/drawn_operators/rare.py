@@ -10,11 +10,11 @@ from onnx import TensorProto, helper
 from .classical import tree_regressor
 from .contrib import embed_layer_normalization
 from .contrib_attention import contrib_rotary, group_query_attention, packed_attention
-from .draw import Draw, Maker, Node
+from .draw import Draw, Input, Maker, Node
 from .elementwise import operands
 from .experts import quantised_mixture
 from .products import window
-from .quantised import MICROSOFT, scale
+from .quantised import MICROSOFT, matmul_nbits, scale
 from .reductions import top_k
 
 
@@ -147,6 +147,19 @@ def embedding_with_index(d: Draw) -> Node:
     return _named(embed_layer_normalization(d), "EmbedLayerNormalization", mask_index_type=d.number(0, 1))
 
 
+def grouped_bits(d: Draw) -> Node:
+    """MatMulNBits whose columns belong to blocks in another order."""
+    node = matmul_nbits(d)
+    depth, block = node.attributes["K"], node.attributes["block_size"]
+    blocks = -(-depth // block)
+    order = d.rng.permutation(np.arange(blocks * block) // block).astype("int32")
+    if node.attributes["bits"] != 4:
+        raise ValueError("ONNX Runtime has another order of 4 bits alone")
+    node.inputs += [None] * (5 - len(node.inputs))
+    node.inputs[3:5] = [None, Input(order, True)]  # with zero points, it computes as if they were 8
+    return _named(node, "MatMulNBits", **d.some(accuracy_level=d.pick((0, 1))))
+
+
 def bits_of_layers(d: Draw) -> Node:
     node = quantised_mixture(d)
     bits = node.attributes["expert_weight_bits"]
@@ -184,6 +197,7 @@ MAKERS: dict[str, Maker] = {
     "FilteredAttention": filtered_attention,
     "FusedConvSum": fused_conv_sum,
     "FusedGemmTurned": fused_gemm_turned,
+    "GroupedBits": grouped_bits,
     "PackedRotary": packed_rotary,
     "QuantizedType": quantized_type,
     "ReshapeWithZeros": reshape_with_zeros,

@@ -1,4 +1,4 @@
-"""Mixtures of experts of ONNX Runtime, and caches of a window: what is refused, and how."""
+"""Mixtures of experts of ONNX Runtime, caches of a window, packed weights: what is refused, and how."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ QUERIES = [
     ("pk", [1, 2, 4, 16]),
     ("pv", [1, 2, 4, 16]),
 ]
+BITS = ("w", np.zeros((3, 2, 8), "u1"))
 WINDOWED = {"num_heads": 4, "kv_num_heads": 2, "sliding_window_cache": 1}
 LENGTHS = [("l", np.array([5], "i4")), ("t", np.array(6, "i4"))]
 
@@ -38,6 +39,19 @@ LENGTHS = [("l", np.array([5], "i4")), ("t", np.array(6, "i4"))]
         ("MoE", FLOATS, {"activation_type": "swiglu"}, "'swiglu_fusion' is 0, allowed: 1"),
         ("MoE", FLOATS, {"use_sparse_mixer": 1}, "'use_sparse_mixer' is 1, allowed: 0"),
         ("MoE", [*FLOATS, NONE, ("w3", np.ones((2, 8, 4), "f4"))], {}, "'fc3_experts_weights' ('w3') is not"),
+        (
+            "MatMulNBits",
+            [("x", [2, 32]), BITS, ("s", np.ones((3, 2), "f4")), NONE, ("order", np.full(32, 2, "i4"))],
+            {"N": 3, "K": 32, "block_size": 16},
+            "its input 'g_idx' ('order') has the number 2, allowed: 32 of 0..1",
+        ),
+        (
+            "MatMulNBits",
+            [("x", [2, 32]), BITS, ("s", np.ones((3, 2), "f4")), ("z", np.zeros((3, 1), "u1")),
+             ("order", np.zeros(32, "i4"))],
+            {"N": 3, "K": 32, "block_size": 16},
+            "its inputs 'zero_points' ('z') and 'g_idx' ('order') are both given",
+        ),
         ("QMoE", PACKED, {"quant_type": "fp4"}, "'quant_type' is fp4, allowed: int"),
         ("QMoE", PACKED, {"block_size": 16}, "have 4 columns of 4 bits and 1 blocks, allowed: bytes, and"),
         ("GroupQueryAttention", [*QUERIES, *LENGTHS], WINDOWED, "'local_window_size' is -1 with a cache of"),

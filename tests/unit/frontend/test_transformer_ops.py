@@ -88,6 +88,9 @@ def test_packed_weights(tmp_path: Path) -> None:
         )
         form = {"K": 40, "N": 6, "bits": bits, "block_size": 16, "domain": MICROSOFT}
         m.add(f"plain{bits}", "MatMulNBits", m.normal(2, 3, 40), packed, scales, **form)
+        if bits == 4:  # columns of blocks in another order
+            order = m.const(m.rng.permutation(np.arange(48) // 16)[:40].astype("i4"))
+            m.add("order", "MatMulNBits", m.normal(2, 3, 40), packed, scales, "", order, **form)
         zeros = m.const(m.some("uint8", 6, packs))
         m.add(f"zeros{bits}", "MatMulNBits", m.normal(2, 3, 40), packed, scales, zeros, "",
               m.const(np.ones(6, "f4")), **form)  # fmt: skip

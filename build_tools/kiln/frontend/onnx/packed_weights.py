@@ -26,31 +26,56 @@ def constant(body: Body, index: int, noun: str) -> Array:
 
 
 def matmul_nbits(body: Body) -> list[str]:
-    """com.microsoft.MatMulNBits: A @ W^T + bias, W (N, K) with a scale and zero point for each block of K."""
+    """com.microsoft.MatMulNBits: A @ W^T + bias, W (N, K) with a scale and zero point for each block of K.
+
+    The input g_idx gives the block of each of the K columns, where they are in another order.
+    """
     columns, depth = int(body.required("N")), int(body.required("K"))
     bits, block = int(body.only("bits", 4, 2, 8)), int(body.required("block_size"))
     body.only("weight_prepacked", 0)
     body.accept_attributes("accuracy_level")  # allows, but does not require, products of lower precision
-    body.refuse_inputs(g_idx=4)
     if block < 16 or block & (block - 1):
         raise ValueError(f"its attribute 'block_size' is {block}, allowed: a power of two of at least 16")
     blocks = ceil_div(depth, block)
-    scales = constant(body, 2, "scales").astype("float32").reshape(columns, blocks, 1)
+    scales = constant(body, 2, "scales").astype("float32").reshape(columns, blocks)
     if not np.isfinite(scales).all():
         raise ValueError(f"its scales ('{body.input(2)}') contain a number that is not finite")
     packed = constant(body, 1, "weights").reshape(columns, blocks, -1)
-    levels = unpacked(packed, bits, block).astype("float32")
+    levels = unpacked(packed, bits, block).reshape(columns, -1)[:, :depth].astype("float32")
     points: Array = np.full((columns, blocks), 1 << (bits - 1), "float32")
     if body.has(3):
         zero_points = constant(body, 3, "zero points")
         packs = zero_points.dtype == np.uint8
         rows = zero_points.reshape(columns, -1)
         points = (unpacked(rows, bits, blocks) if packs else rows).astype("float32")
-    weights = (levels - points[..., None]) * scales
+    at = _blocks_of_columns(body, depth, block)
+    weights = (levels - points[:, at]) * scales[:, at]
     dtype = body.dtype(body.input(0))
-    matrix = np.ascontiguousarray(weights.reshape(columns, -1)[:, :depth].T)
+    matrix = np.ascontiguousarray(weights.T)
     product = body.op("MatMul", body.input(0), body.const(matrix, dtype))
     return [body.op("Add", product, body.input(5)) if body.has(5) else product]
+
+
+def _blocks_of_columns(body: Body, depth: int, block: int) -> Array:
+    """The block of each column of a MatMulNBits. Raises ValueError for other numbers."""
+    if not body.has(4):
+        found: Array = np.arange(depth) // block
+        return found
+    given = constant(body, 4, "blocks of the columns").reshape(-1)
+    blocks = ceil_div(depth, block)
+    wrong = given[(given < 0) | (given >= blocks)]
+    if len(given) < depth or len(wrong):
+        what = f"the number {wrong[0]}" if len(wrong) else f"{len(given)} numbers"
+        raise ValueError(
+            f"its input 'g_idx' ('{body.input(4)}') has {what}, allowed: {depth} of 0..{blocks - 1}"
+        )
+    if body.has(3):
+        raise ValueError(
+            f"its inputs 'zero_points' ('{body.input(3)}') and 'g_idx' ('{body.input(4)}') are both given, "
+            "which runtimes do not agree about: allowed is one of them; quantise symmetrically"
+        )
+    order: Array = given[:depth]
+    return order
 
 
 def gather_block_quantized(body: Body) -> list[str]:
