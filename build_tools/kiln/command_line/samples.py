@@ -20,6 +20,7 @@ from kiln.sources.npy import load_npz
 
 LABELS = "labels"
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+_MOST_DIGITS = 18  # of the number of a class
 _ENOUGH_SAMPLES = 16  # samples below which ranges of activations are hardly known
 
 
@@ -200,9 +201,11 @@ def _class_numbers(path: Path, model: Model, classes: Sequence[str]) -> Array:
     labels = load_labels(model.labels) if model.labels else []
     numbers = {name: number for number, name in reversed(list(enumerate(labels)))}
     for name in sorted(set(classes)):
-        if name not in numbers and not name.isdecimal():
-            listed = f"{', '.join(labels[:5])}{', …' if len(labels) > 5 else ''}" if labels else "numbers"
-            raise KilnError(f"{path}: unknown class '{name}', allowed: {listed}")
+        if name not in numbers and not (name.isdecimal() and len(name) <= _MOST_DIGITS):
+            listed = f"{', '.join(labels[:5])}{', …' if len(labels) > 5 else ''}"
+            without = f"numbers from 0 on, as model '{model.name}' has no key 'labels' with their names"
+            shown = name if len(name) <= 40 else f"{name[:40]}…"
+            raise KilnError(f"{path}: unknown class '{shown}', allowed: {listed or without}")
     return np.array([numbers[name] if name in numbers else int(name) for name in classes])
 
 

@@ -56,6 +56,15 @@ def test_wrong_lists(images: Path, content: str, message: str) -> None:
         samples_from_images(images / "list.csv", load_model("resnet"), PORTS)
 
 
+@pytest.mark.parametrize(("name", "shown"), [("cat", "cat"), ("9" * 5000, f"{'9' * 40}…")])
+def test_names_of_classes_need_labels(images: Path, name: str, shown: str) -> None:
+    model = load_model("resnet").model_copy(update={"labels": None})
+    (images / "list.csv").write_text(f"cat/a.png,{name}\n")
+    allowed = "numbers from 0 on, as model 'resnet' has no key 'labels' with their names"
+    with pytest.raises(KilnError, match=f"unknown class '{shown}', allowed: {allowed}"):
+        samples_from_images(images / "list.csv", model, PORTS)
+
+
 def test_accuracy_and_disagreements(capsys: pytest.CaptureFixture[str]) -> None:
     """Three samples of seven classes: the reference is right twice, the bundle once."""
     want = [[np.eye(7)[[0]]], [np.eye(7)[[1]]], [np.eye(7)[[2]]]]
