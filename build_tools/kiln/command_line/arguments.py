@@ -63,9 +63,15 @@ def parse(arguments: Sequence[str]) -> Command:
         raise KilnError(f"unknown command '{verb}'{choices(verb, [*_GOAL_OF_VERB, *COMMANDS])}")
     if verb == "report" and _compares_two_reports(words[1:]):
         parser = Parser(prog="kiln report", description="two reports, side by side")
-        parser.add_argument("reports", nargs=2, metavar="REPORT", help="report.html, or a bundle's folder")
+        parser.add_argument("reports", nargs="+", metavar="REPORT", help="report.html, or a bundle's folder")
         _add_output(parser)
-        return Command(question=argparse.Namespace(command="report", **vars(parser.parse_args(words[1:]))))
+        parsed = parser.parse_args(words[1:])
+        if len(parsed.reports) != 2:
+            raise KilnError(
+                f"report: two reports are compared, {len(parsed.reports)} given; the report of one model: "
+                "kiln report MODEL --target NAME"
+            )
+        return Command(question=argparse.Namespace(command="report", **vars(parsed)))
     if verb == "tune" and any(word.startswith("--costs") for word in words):
         return Command(
             question=argparse.Namespace(**vars(_costs_parser().parse_args(words[1:])), command="tune")

@@ -100,3 +100,12 @@ def test_two_words_without_a_target_are_reports(tmp_path: Path, capfd: pytest.Ca
     assert command_line.main(["report", *paths]) == 2
     told = f"kiln: error: report: {paths[0]}: No such file or directory; a report.html or a bundle's folder"
     assert capfd.readouterr().err.startswith(told)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_two_reports_are_compared(tmp_path: Path, count: int, capfd: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(["report", *[str(tmp_path / "report.html")] * count]) == 2
+    assert capfd.readouterr().err == (
+        f"kiln: error: report: two reports are compared, {count} given; the report of one model: "
+        "kiln report MODEL --target NAME\n"
+    )
