@@ -136,7 +136,7 @@ class _Block:
     def graph(
         block: _Block, inputs: Sequence[tuple[str, int]], results: Sequence[tuple[str, int]]
     ) -> onnx.GraphProto:
-        shapes: dict[int, Any] = {FLOAT: None, INT64: (), BOOL: (), _ROW: (None,)}
+        shapes: dict[int, Any] = {FLOAT: (None, None), INT64: (), BOOL: (), _ROW: (None,)}
         ports = [
             [helper.make_tensor_value_info(name, abs(kind), shapes[kind]) for name, kind in ports]
             for ports in (inputs, results)
@@ -169,7 +169,7 @@ class _Block:
             row = block.one("Sub", value, block.matrix())
             if not place:
                 row = block.one("ReduceSum", row, block.constant([0], "int64"), keepdims=0)
-            results.append((row, FLOAT))
+            results.append((row, FLOAT if place else _ROW))  # ONNX Runtime needs the rank of no rows
         inputs = [(number, INT64), (going, BOOL), (carried, FLOAT), (counter, INT64)]
         body = self.graph(block, inputs, results)
         count = {"constant": d.number(0, 5), "long": d.number(60, 150), "data": d.number(0, 6)}.get(trips)

@@ -51,6 +51,16 @@ def test_bounds_that_follow_from_the_graph(tmp_path: Path) -> None:
     assert counted(tmp_path, boxes, most=np.array([100])) == [("n_y", "y", 54)]
 
 
+@pytest.mark.parametrize("ends", ["Identity(c)", "Less(i, zero)"])
+@pytest.mark.parametrize("trips", [1, 2])
+def test_rows_of_a_loop_whose_first_condition_is_data(trips: int, ends: str, tmp_path: Path) -> None:
+    """The first iteration, too, gives a row only if it runs, also where the body ends the loop after it."""
+    text = f"""g (float[2] x, bool go) => (float[n,2] y) <int64 zero = {{0}}> {{
+        last, y = Loop(trips, go, x) <body = b (int64 i, bool c, float[2] v) =>
+            (bool d, float[2] w, float[2] r) {{ d = {ends} w = Add(v, v) r = Neg(w) }}> }}"""
+    assert counted(tmp_path, text, trips=np.array(trips)) == [("n_y", "y", trips)]
+
+
 def test_bounds_of_the_user(tmp_path: Path) -> None:
     assert counted(tmp_path, NON_ZERO, {"y": 7}) == [("n_y", "y", 7)]
     assert counted(tmp_path, NON_ZERO, {"y": 700}) == [("n_y", "y", 24)]

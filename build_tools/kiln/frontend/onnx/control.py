@@ -175,6 +175,15 @@ class Control:
         while flag != "no" and (count is None or number < count):
             if number == most:
                 raise ValueError(self._too_many_iterations(count, most, flag))
+            if flag and scanned:  # whether this iteration gives a row
+                if grouped:
+                    raise ValueError(
+                        "it reads a sequence, and the run computes how many rows it gives: allowed is a "
+                        "number of iterations that is known before the model runs; make the sequence one "
+                        "tensor, by ConcatFromSequence"
+                    )
+                plan_loops.open_loop(self)
+                return
             inputs = [self.set(f"{self.where}/{number}/iteration", np.array(number, np.int64))]
             inputs.append(flag or self.set(f"{self.where}/going", np.array(True)))
             names = [value.name for value in body.input]
@@ -185,15 +194,6 @@ class Control:
             for row, row_names in zip(rows, scanned, strict=True):
                 row_names.append(row)
             flag = self._next_condition(flag, after, number)
-            if flag not in ("", "no") and scanned:
-                if grouped:
-                    raise ValueError(
-                        "it reads a sequence, and the run computes how many rows it gives: allowed is a "
-                        "number of iterations that is known before the model runs; make the sequence one "
-                        "tensor, by ConcatFromSequence"
-                    )
-                plan_loops.open_loop(self)
-                return
             number += 1
         for name, value in zip(node.output, carried, strict=False):
             if name:
