@@ -13,16 +13,20 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from .draw import Draw, Input, Maker, Node
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-_ROW = -FLOAT  # a float tensor of one axis
+_ROW, _TOTALS = -1, -2  # float tensors of one axis, of any size and of as many elements as columns
 _OWN = "own"  # the domain of functions of the file
 _SEQUENCE_MAP = 17  # the first operator set with it
 
 
 @dataclass
 class _Program:
-    """What all nested graphs of a file share: names, inputs, constants and functions."""
+    """What all nested graphs of a file share: names, inputs, constants, functions, the number of columns.
+
+    ONNX Runtime takes a size of a Loop's row that it does not know as 0 where there are no rows.
+    """
 
     d: Draw
+    columns: int
     count: int = 0
     inputs: list[Input] = field(default_factory=list)
     functions: dict[str, onnx.FunctionProto] = field(default_factory=dict)
@@ -136,9 +140,10 @@ class _Block:
     def graph(
         block: _Block, inputs: Sequence[tuple[str, int]], results: Sequence[tuple[str, int]]
     ) -> onnx.GraphProto:
-        shapes: dict[int, Any] = {FLOAT: (None, None), INT64: (), BOOL: (), _ROW: (None,)}
+        shapes: dict[int, Any] = {FLOAT: (None, block.program.columns), INT64: (), BOOL: (), _ROW: (None,)}
+        shapes[_TOTALS] = (block.program.columns,)
         ports = [
-            [helper.make_tensor_value_info(name, abs(kind), shapes[kind]) for name, kind in ports]
+            [helper.make_tensor_value_info(name, max(kind, FLOAT), shapes[kind]) for name, kind in ports]
             for ports in (inputs, results)
         ]
         return helper.make_graph(block.nodes, block.program.name("g"), *ports)
@@ -169,7 +174,7 @@ class _Block:
             row = block.one("Sub", value, block.matrix())
             if not place:
                 row = block.one("ReduceSum", row, block.constant([0], "int64"), keepdims=0)
-            results.append((row, FLOAT if place else _ROW))  # ONNX Runtime needs the rank of no rows
+            results.append((row, FLOAT if place else _TOTALS))
         inputs = [(number, INT64), (going, BOOL), (carried, FLOAT), (counter, INT64)]
         body = self.graph(block, inputs, results)
         count = {"constant": d.number(0, 5), "long": d.number(60, 150), "data": d.number(0, 6)}.get(trips)
@@ -314,8 +319,8 @@ def _reference(name: str, attribute: str = "") -> AttributeProto:
 def control(d: Draw) -> Node:
     """A graph of three to six statements."""
     d.opset = d.number(13, 22)
-    program = _Program(d)
     shape = (d.size(1, 4), d.number(1, 4))
+    program = _Program(d, shape[1])
     program.inputs = [Input(d.values(shape, "float32", 0.7), False) for _ in range(2)]
     block = _Block(program, None, 2)
     block.matrices = ["x0", "x1"]
