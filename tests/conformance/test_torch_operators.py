@@ -105,6 +105,21 @@ def sizes():
     rows = {0: Dim("rows", min=2, max=9)}
     return Sizes(), (torch.randn(5), torch.arange(5) - 2), (rows, rows)
 
+class Bits(nn.Module):
+    """Shifts, also by all bits, bitwise operations of types that differ, and conditions on all elements."""
+
+    def forward(self, x, n):
+        few, small, narrow, odd = x.to(torch.uint8), x.to(torch.int8), x.int(), (x & 1) == 1
+        made = [x << n, x >> n, few << n.to(torch.uint8), few >> 1, small >> 2, small << narrow, -90 >> n]
+        made += [narrow >> n.int(), 3 << n, x << 70, x >> 70, narrow << -1, torch.bitwise_right_shift(x, 3)]
+        made += [few & narrow, odd & 1, odd | odd[:1], 6 ^ few, odd ^ x, few | 3, ~small]
+        return *made, torch._is_all_true(x > -90), torch._is_any_true(odd)
+
+def bits():
+    torch.manual_seed(0)
+    rows = {0: Dim("rows", max=4)}
+    return Bits(), (torch.randint(-90, 90, (2, 7)), torch.randint(0, 9, (2, 7))), (rows, rows)
+
 class Kinds(nn.Module):
     """Operands whose types differ from that of the result, numbers first, and conditions on values."""
 
@@ -244,7 +259,8 @@ def test_complex_numbers_inside(folder: Path) -> None:
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
-NAMES = ["scans", "special", "matrices", "layers", "attention", "kinds", "sizes", "diagonals", "choices"]
+NAMES = ["scans", "special", "matrices", "layers", "attention", "kinds", "sizes", "bits", "diagonals"]
+NAMES += ["choices"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,6 +13,7 @@ from typing import Any
 
 from kiln.errors import KilnError
 from kiln.files import atomic_write
+from kiln.frontend.torch.bits import bits
 from kiln.frontend.torch.checks import without_checks
 from kiln.frontend.torch.choices import choices
 from kiln.frontend.torch.complex_numbers import without_complex
@@ -80,7 +81,7 @@ def convert(path: Path, tools: str = "") -> bytes:
 
 def _translations() -> dict[Any, Any]:
     """The operators that Kiln converts in place of PyTorch's exporter."""
-    modules = (unconverted, grouped, recurrent, scans, special, matrices, choices, translations)
+    modules = (bits, unconverted, grouped, recurrent, scans, special, matrices, choices, translations)
     return present({operator: function for table in modules for operator, function in table().items()})
 
 

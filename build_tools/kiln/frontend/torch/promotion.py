@@ -3,12 +3,15 @@
 PyTorch's exporter makes types explicit, too, but fails at a number as the first operand that changes the type
 of a tensor (1.0 - mask, 7 // counts), at floor divisions of integers by such numbers, and at copysign with a
 number. It computes softmax in the type of its operand where another one is asked for, and leaves the types of
-a power of two tensors, and of tensors that are stacked, as they are. It also fails at remainders, powers,
-shifts and bitwise operations with a dynamic size as the number, which becomes a tensor here.
+a power of two tensors, and of tensors that are stacked, as they are. It also fails at remainders and powers
+with a dynamic size as the number, which becomes a tensor here. Of the operators on bits it lacks shifts of
+two tensors that a program writes as `a << b`, fails where the types of the operands differ, and computes
+`mask & 1` as a truth value: all become operators of two tensors of the result's type.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from kiln.frontend.torch.present import aten as own_operators
@@ -25,7 +28,7 @@ def with_explicit_types(program: Any) -> Any:
         aten.floor_divide.default: aten.floor_divide.default,
         aten.copysign.Scalar: aten.copysign.Tensor,
     }
-    of_numbers = _of_numbers(aten)
+    of_numbers, of_bits = _of_numbers(aten), _of_bits(aten)
     powers = {aten.pow.Tensor_Tensor}
     curves = {aten.softmax.int, aten.log_softmax.int}
     graph = program.graph_module.graph
@@ -36,6 +39,9 @@ def with_explicit_types(program: Any) -> Any:
             if node.target in of_numbers and any(_is_size(torch, operand) for operand in node.args[:2]):
                 operands = [_tensor(torch, graph, operand, node) for operand in node.args[:2]]
                 node.target, node.args = of_numbers[node.target], tuple(operands)
+            if node.target in of_bits:
+                operands = [_tensor(torch, graph, operand, node) for operand in node.args[:2]]
+                node.target, node.args = of_bits[node.target], tuple(operands)
             if node.target in subtractions | curves | powers:
                 node.args = (_cast(torch, graph, node.args[0], node), *node.args[1:])
             if node.target in subtractions | powers:
@@ -54,13 +60,25 @@ def _of_numbers(aten: Any) -> dict[Any, Any]:
     tables: dict[Any, tuple[Any, ...]] = {
         aten.remainder.Tensor: (aten.remainder.Scalar, aten.remainder.Scalar_Tensor),
         aten.pow.Tensor_Tensor: (aten.pow.Tensor_Scalar, aten.pow.Scalar),
-        aten.bitwise_left_shift.Tensor: (aten.bitwise_left_shift.Tensor_Scalar, aten.__lshift__.Scalar),
-        aten.bitwise_right_shift.Tensor: (aten.bitwise_right_shift.Tensor_Scalar, aten.__rshift__.Scalar),
     }
-    for name in ("and", "or", "xor"):
-        bitwise, written = getattr(aten, f"bitwise_{name}"), getattr(aten, f"__{name}__")
-        tables[bitwise.Tensor] = (bitwise.Scalar, bitwise.Scalar_Tensor, written.Scalar)
     return {single: pair for pair, singles in tables.items() for single in singles}
+
+
+def _of_bits(aten: Any) -> dict[Any, Any]:
+    """By operator on the bits of integers, or on truth values: the one of two tensors that is exported."""
+    made, overloads = {}, ("Tensor", "Scalar", "Tensor_Scalar", "Scalar_Tensor")
+    for name, written in (
+        ("bitwise_left_shift", "__lshift__"),
+        ("bitwise_right_shift", "__rshift__"),
+        ("bitwise_and", "__and__"),
+        ("bitwise_or", "__or__"),
+        ("bitwise_xor", "__xor__"),
+    ):
+        exported = getattr(aten, name)
+        for packet, overload in itertools.product((exported, getattr(aten, written)), overloads):
+            if hasattr(packet, overload):
+                made[getattr(packet, overload)] = exported.Tensor
+    return made
 
 
 def _is_size(torch: Any, operand: Any) -> bool:
