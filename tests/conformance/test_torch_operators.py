@@ -13,6 +13,7 @@ pytestmark = pytest.mark.heavy
 NETS = '''
 import torch
 from torch import nn
+from torch._higher_order_ops.while_loop import while_loop
 from torch.export import Dim
 
 class Groups(nn.Module):
@@ -119,6 +120,38 @@ def bits():
     torch.manual_seed(0)
     rows = {0: Dim("rows", max=4)}
     return Bits(), (torch.randint(-90, 90, (2, 7)), torch.randint(0, 9, (2, 7))), (rows, rows)
+
+class Branches(nn.Module):
+    """Branches and bodies of control flow with operators that the exporter lacks, or whose types differ."""
+
+    def forward(self, x, n):
+        def some(x, n):
+            torch._check_tensor_all(n >= 0)
+            turned = torch.view_as_complex(x.reshape(-1, 3, 2)) * 1j
+            turned = torch.view_as_real(turned) * x.amax()
+            return 1.0 - n, 7 // (n + 1) + (n << 2), turned, torch.cummax(x, 1)[0]
+
+        def other(x, n):
+            moved = x[:, :3].clone().view(-1, 3, 1).repeat(1, 1, 2)
+            moved.diagonal(dim1=1, dim2=2).add_(1.0)
+            return n * 0.5, n >> n, moved, torch.cumprod(x, 1)
+
+        made = torch.cond(x.sum() > 0, some, other, (x, n)) + torch.cond(x.sum() < 0, some, other, (x, n))
+        wanted = x.abs() + 1
+
+        def far(step, y):
+            return (step < 20) & ((y * y - wanted).abs().amax() > 1e-3)
+
+        def nearer(step, y):
+            return step + 1, (y + wanted / y) / 2
+
+        root = while_loop(far, nearer, (torch.tensor(0), torch.ones_like(x)))[1]
+        return *made, root, torch.amax(n > 3), torch.amin(n > 3, 1), x.amin(), n.amax((0, 1), True)
+
+def branches():
+    torch.manual_seed(0)
+    rows = {0: Dim("rows", max=4)}
+    return Branches(), (torch.randn(2, 6), torch.randint(0, 5, (2, 6))), (rows, rows)
 
 class Kinds(nn.Module):
     """Operands whose types differ from that of the result, numbers first, and conditions on values."""
@@ -260,7 +293,7 @@ def test_complex_numbers_inside(folder: Path) -> None:
 
 
 NAMES = ["scans", "special", "matrices", "layers", "attention", "kinds", "sizes", "bits", "diagonals"]
-NAMES += ["choices"]
+NAMES += ["choices", "branches"]
 
 
 @pytest.mark.parametrize("name", NAMES)

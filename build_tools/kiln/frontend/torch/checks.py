@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.frontend.torch.library import graphs_of
+
 
 def without_checks(program: Any) -> Any:
     """`program`, an ExportedProgram, without checks of values; changed in place.
@@ -13,7 +15,15 @@ def without_checks(program: Any) -> Any:
     """
     import torch
 
-    aten, graph = torch.ops.aten, program.graph_module.graph
+    for graph in graphs_of(program):
+        _leave_out(torch, graph)
+        graph.owning_module.recompile()
+    return program
+
+
+def _leave_out(torch: Any, graph: Any) -> None:
+    """Erase the checks of values of one graph."""
+    aten = torch.ops.aten
     for target in (
         aten._linalg_check_errors.default,
         aten._assert_async.default,
@@ -29,7 +39,6 @@ def without_checks(program: Any) -> Any:
             only_checked = _only_checked(torch, node)
             if only_checked is not None:
                 _erase(graph, only_checked)
-    return program
 
 
 def _only_checked(torch: Any, node: Any) -> list[Any] | None:

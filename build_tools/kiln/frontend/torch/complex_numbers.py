@@ -12,6 +12,7 @@ from typing import Any
 
 from kiln.frontend.torch.complex_functions import functions
 from kiln.frontend.torch.complex_moves import moves
+from kiln.frontend.torch.library import graphs_of
 
 Rules = Mapping[Any, Callable[..., Any]]  # by operator of PyTorch
 
@@ -42,7 +43,7 @@ def _table(
     torch: Any, program: Any, known: Mapping[Any, Callable[..., Any]]
 ) -> dict[Any, Callable[..., Any]]:
     """The operators that are to be replaced in `program`; empty where nothing is left to do."""
-    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    calls = [node for graph in graphs_of(program) for node in graph.nodes if node.op == "call_function"]
     targets = {node.target for node in calls if _is_complex(torch, node)}
     found = {target for target in targets if isinstance(target, torch._ops.OpOverload) and not _kept(target)}
     others = torch._decomp.get_decompositions(sorted(found - set(known), key=str))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.frontend.torch.library import graphs_of
 from kiln.frontend.torch.present import aten as own_operators
 
 
@@ -18,12 +19,13 @@ def without_diagonal_writes(program: Any) -> Any:
     """
     import torch
 
-    aten, graph = torch.ops.aten, program.graph_module.graph
-    calls = [node for node in graph.nodes if node.op == "call_function"]
+    aten = torch.ops.aten
+    calls = [node for graph in graphs_of(program) for node in graph.nodes if node.op == "call_function"]
     targets = {node.target for node in calls}
     fills = [node for node in calls if node.target is aten.fill_diagonal_.default]
     for node in fills:
-        _fill(torch, graph, node)
+        _fill(torch, node.graph, node)
+        node.graph.owning_module.recompile()
     changes = any(
         isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable for target in targets
     )

@@ -41,6 +41,14 @@ def load_torch(needed_by: str) -> Any:
     return torch
 
 
+def graphs_of(program: Any) -> list[Any]:
+    """The graphs of an ExportedProgram: its own, and those of all branches and bodies of its control flow."""
+    import torch
+
+    modules = program.graph_module.modules()
+    return [module.graph for module in modules if isinstance(module, torch.fx.GraphModule)]
+
+
 def open_archive(path: Path) -> Any:
     """The ExportedProgram of an archive. Raises KilnError where PyTorch cannot load it."""
     torch = load_torch(str(path))

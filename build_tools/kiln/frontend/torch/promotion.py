@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from kiln.frontend.torch.library import graphs_of
 from kiln.frontend.torch.present import aten as own_operators
 
 
@@ -31,8 +32,8 @@ def with_explicit_types(program: Any) -> Any:
     of_numbers, of_bits = _of_numbers(aten), _of_bits(aten)
     powers = {aten.pow.Tensor_Tensor}
     curves = {aten.softmax.int, aten.log_softmax.int}
-    graph = program.graph_module.graph
-    for node in list(graph.nodes):
+    for node in [node for graph in graphs_of(program) for node in graph.nodes]:
+        graph = node.graph
         if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
             continue
         with graph.inserting_before(node):
@@ -52,6 +53,8 @@ def with_explicit_types(program: Any) -> Any:
             if node.target is aten.stack.default:
                 parts = [_cast(torch, graph, part, node) for part in node.args[0]]
                 node.args = (parts, *node.args[1:])
+    for graph in graphs_of(program):
+        graph.owning_module.recompile()
     return program
 
 

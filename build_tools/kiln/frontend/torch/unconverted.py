@@ -1,14 +1,15 @@
 """Operators of PyTorch that its ONNX exporter does not convert: distances, searches, attention of any rank.
 
 Each function is traced by the exporter, and computes by operators of ONNX what torch.cdist, torch.bucketize,
-torch.searchsorted, torch.max and torch.min along an axis (of truth values), torch.sort with `stable`, and
-scaled_dot_product_attention (of other than four axes) compute, for numbers that are no NaN.
+torch.searchsorted, torch.amax and torch.amin without axes, torch.max and torch.min along an axis (of truth
+values), torch.sort with `stable`, and scaled_dot_product_attention (of other than four axes) compute, for
+numbers that are no NaN.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kiln.frontend.torch.onnx_steps import ints
@@ -27,6 +28,8 @@ def unconverted() -> Mapping[Any, Callable[..., Any]]:
         aten._euclidean_dist.default: cdist,
         aten.searchsorted.Tensor: searchsorted,
         aten.bucketize.Tensor: bucketize,
+        aten.amax.default: amax,
+        aten.amin.default: amin,
         aten.max.dim: max_dim,
         aten.min.dim: min_dim,
         aten.sort.stable: sort_stable,
@@ -85,6 +88,26 @@ def searchsorted(
 def bucketize(self: Any, boundaries: Any, out_int32: bool = False, right: bool = False) -> Any:
     """aten::bucketize.Tensor: `searchsorted` in one sequence of boundaries, for numbers of any shape."""
     return searchsorted(boundaries, self, out_int32, right)
+
+
+def amax(self: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
+    """aten::amax: the greatest along axes, or of all elements without axes, also of truth values."""
+    return _extreme("ReduceMax", self, dim, keepdim)
+
+
+def amin(self: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
+    """aten::amin: the least along axes, or of all elements without axes, also of truth values."""
+    return _extreme("ReduceMin", self, dim, keepdim)
+
+
+def _extreme(name: str, x: Any, axes: Sequence[int], keep: bool) -> Any:
+    from onnxscript import opset18 as op
+
+    if len(x.shape) == 0:
+        return op.Identity(x)
+    numbers = op.Cast(x, to=_INT32) if int(x.dtype) == _BOOL else x
+    made = getattr(op, name)(numbers, *([ints(*axes)] if axes else []), keepdims=int(keep))
+    return op.Cast(made, to=_BOOL) if int(x.dtype) == _BOOL else made
 
 
 def max_dim(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
