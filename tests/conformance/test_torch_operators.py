@@ -153,6 +153,28 @@ def branches():
     rows = {0: Dim("rows", max=4)}
     return Branches(), (torch.randn(2, 6), torch.randint(0, 5, (2, 6))), (rows, rows)
 
+class Kernels(nn.Module):
+    """Convolutions with kernels of its own for each image of a batch, in one, two and three axes."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernels, self.bias = nn.Linear(4, 5 * 2 * 3 * 2), nn.Parameter(torch.randn(5))
+
+    def forward(self, x, style):
+        f, (n, c, h, w) = nn.functional, x.shape
+        many = self.kernels(style).view(n * 5, c, 3, 2)
+        plane, options = x.reshape(1, n * c, h, w), {"stride": (2, 1), "padding": (1, 2), "dilation": (1, 2)}
+        two = f.conv2d(plane, many, self.bias.repeat(n), **options, groups=n).view(n, 5, h // 2, w + 2)
+        one = f.conv1d(x[:, :, 0].reshape(1, n * c, w), many[..., 0], stride=3, groups=n)
+        three = f.conv3d(plane[:, :, None], many[:, :, None], padding=(0, 1, 0), groups=n)
+        alone = f.conv2d(plane[0], many, groups=n).view(n, 5, h - 2, -1)
+        return two, one.view(n, 5, -1), three.view(n, 5, h, -1), alone
+
+def kernels():
+    torch.manual_seed(0)
+    rows = Dim("rows", max=4)
+    return Kernels(), (torch.randn(3, 2, 6, 9), torch.randn(3, 4)), ({0: rows}, {0: rows})
+
 class Kinds(nn.Module):
     """Operands whose types differ from that of the result, numbers first, and conditions on values."""
 
@@ -293,7 +315,7 @@ def test_complex_numbers_inside(folder: Path) -> None:
 
 
 NAMES = ["scans", "special", "matrices", "layers", "attention", "kinds", "sizes", "bits", "diagonals"]
-NAMES += ["choices", "branches"]
+NAMES += ["choices", "branches", "kernels"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -17,6 +17,7 @@ from kiln.frontend.torch.bits import bits
 from kiln.frontend.torch.checks import without_checks
 from kiln.frontend.torch.choices import choices
 from kiln.frontend.torch.complex_numbers import without_complex
+from kiln.frontend.torch.convolutions import convolutions
 from kiln.frontend.torch.diagonals import without_diagonal_writes
 from kiln.frontend.torch.groups import grouped
 from kiln.frontend.torch.library import load_torch, open_archive, quiet_torch, reason
@@ -81,7 +82,18 @@ def convert(path: Path, tools: str = "") -> bytes:
 
 def _translations() -> dict[Any, Any]:
     """The operators that Kiln converts in place of PyTorch's exporter."""
-    modules = (bits, unconverted, grouped, recurrent, scans, special, matrices, choices, translations)
+    modules = (
+        bits,
+        unconverted,
+        grouped,
+        convolutions,
+        recurrent,
+        scans,
+        special,
+        matrices,
+        choices,
+        translations,
+    )
     return present({operator: function for table in modules for operator, function in table().items()})
 
 
