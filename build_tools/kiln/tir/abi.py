@@ -232,18 +232,19 @@ def lower(kernel: Kernel, target: tvm.target.Target) -> Lowered:
     mod = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule({"kernel": func}))
     compact = kernel.family == "opaque" and not kernel.sizes  # a size of memory must be a number
     structure = [item for item in _STRUCTURE if item is not _COMPACT or compact]
-    mod = tvm.transform.Sequential(structure)(mod)
+    # Simplifiers take a third of the time of kernels with dynamic sizes. Those of _STRUCTURE and _HOIST leave
+    # the code as it is, since later passes simplify, too; without that of _AFTER_HOIST it grows by a third.
+    without = ["s_tir.StmtSimplify"] if kernel.sizes else []
+    with tvm.transform.PassContext(disabled_pass=[] if kernel.family == "opaque" else without):
+        mod = tvm.transform.Sequential(structure)(mod)
     mod = _FLATTEN(mod) if kernel.family == "opaque" else flatten(mod)
     lowered = pointers(_large_first(mod["kernel"]) if kernel.family == "opaque" else mod["kernel"])
     mod = tvm.IRModule({"kernel": lowered.func.with_attr("calling_conv", 0)})
     has_branches = _branches(mod["kernel"])
     mod = tvm.transform.Sequential(_BEFORE_HOIST)(mod)
     if has_branches:
-        # The pass ends in a simplifier, which takes a fifth of the time of kernels with dynamic sizes and
-        # leaves the code as it is: the passes after it simplify, too.
-        without = ["s_tir.StmtSimplify"] if kernel.sizes else []
         with tvm.transform.PassContext(disabled_pass=without):
-            mod = _HOIST(mod)
+            mod = _HOIST(mod)  # ends in a simplifier
     mod = tvm.transform.Sequential(_AFTER_HOIST)(mod)
     return Lowered(mod["kernel"], lowered.scratch)
 
