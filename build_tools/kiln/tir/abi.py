@@ -22,6 +22,7 @@ from tvm import s_tir, tirx
 from tvm.ir import PointerType, TensorLoad
 
 from kiln.callbacks import prim_func_pass, structural_map, structural_walk
+from kiln.tir.bound_sizes import bind_sizes
 from kiln.tir.bound_values import bound_values
 from kiln.tir.builder import Kernel
 from kiln.tir.flatten import flatten
@@ -62,6 +63,7 @@ _AFTER_HOIST = [
     tirx.transform.StmtSimplify(),
     s_tir.transform.RewriteUnsafeSelect(),
     prim_func_pass(lambda func, *_: _safe_divisions(func), opt_level=0, name="SafeDivisions"),
+    prim_func_pass(bind_sizes, opt_level=0, name="BindSizes"),
     tirx.transform.CommonSubexprElim(),
     tirx.transform.LowerTVMBuiltin(),
     # After every pass that simplifies: the simplifier copies a shared subexpression to each of its uses,
