@@ -8,8 +8,9 @@ divided by the best time of that use (estimates of kernels/cpu/winograd_cost.py)
 counts as much as a bucket for large ones. Kernels then choose within the set, and pack panels of one width.
 The columns that fill up the last panel of a packing do not count as growth.
 
-Works on the graph before fusion, with dynamic dimensions at their greatest sizes. Weights whose forms are
-within the limit are not restricted: their kernels are the same as without other buckets.
+Works on the graph before fusion, with dynamic dimensions at their greatest sizes; the form that a kernel
+alone would choose follows from their least, middle and greatest sizes, as in winograd_cost.py. Weights whose
+forms are within the limit are not restricted: their kernels are the same as without other buckets.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from kiln.kernels.cpu.winograd_transforms import growth
 from kiln.lower.dims import Dims
 from kiln.params import store
 from kiln.tir.builder import Machine
+from kiln.tir.symbols import value_between
 
 # Digest of a weight (params/store.py) → the forms it may be stored in; other weights are not restricted.
 Packings = Mapping[str, Sequence[int]]
@@ -48,6 +50,7 @@ class Use:
     conv: Convolution
     can_transform: bool  # whether Winograd convolution is possible
     is_dynamic: bool  # whether the data has a dynamic dimension
+    samples: Sequence[Convolution] = ()  # the same at the least, middle and greatest sizes
 
 
 def uses_of(mod: tvm.IRModule, model: str) -> Iterator[Use]:
@@ -55,8 +58,13 @@ def uses_of(mod: tvm.IRModule, model: str) -> Iterator[Use]:
     dims = Dims(model, mod)
     values: dict[Any, Any] = {}
 
-    def greatest(expr: Any) -> list[int]:
-        return [sizes.bounds(size, dims.box)[1] for size in dims.shape(expr.ty)]
+    boxes = [
+        {name: (value_between(*bounds, share),) * 2 for name, bounds in dims.box.items()}
+        for share in (0.0, 0.5, 1.0)
+    ]
+
+    def shape(expr: Any, box: Mapping[str, tuple[int, int]]) -> list[int]:
+        return [sizes.bounds(size, box)[1] for size in dims.shape(expr.ty)]
 
     for block in mod["main"].body.blocks:
         for binding in block.bindings:
@@ -67,9 +75,13 @@ def uses_of(mod: tvm.IRModule, model: str) -> Iterator[Use]:
             if weight is None or str(weight.dtype) != "float32" or weight.ndim not in (2, 4):
                 continue
             is_dynamic = any(not isinstance(size, tvm.tirx.IntImm) for size in call.args[0].ty.shape)
-            use = _use(call, weight, greatest(call.args[0]), greatest(call))
-            if use is not None:
-                yield replace(use, is_dynamic=is_dynamic)
+            use = _use(call, weight, shape(call.args[0], dims.box), shape(call, dims.box))
+            if use is None:
+                continue
+            if is_dynamic and use.can_transform:
+                convs = [_use(call, weight, shape(call.args[0], box), shape(call, box)) for box in boxes]
+                use = replace(use, samples=[one.conv for one in convs if one is not None])
+            yield replace(use, is_dynamic=is_dynamic)
 
 
 def _use(call: Any, weight: Array, x: list[int], out: list[int]) -> Use | None:
@@ -116,7 +128,8 @@ def _packing(use: Use, machine: Machine) -> _Packing:
     conv = use.conv
     if use.is_dynamic:
         machine = replace(machine, choices={})
-    form = form_of(conv, machine) if use.can_transform else None
+    samples = [(sample, sample.ranges) for sample in use.samples]
+    form = form_of(conv, machine, samples) if use.can_transform else None
     if form is not None:
         tile = choose_tile(machine, form.block, conv.out_channels, conv.choice(machine).tile)
         return form.m, tile.vectors, False

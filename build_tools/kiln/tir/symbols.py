@@ -6,6 +6,7 @@ both kinds of sizes. `SymbolRanges` has the ranges of the variables of the funct
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
@@ -81,6 +82,24 @@ class SymbolRanges:
     def greatest(self, size: Extent) -> int:
         """The greatest value that `size` can have."""
         return int(size) if not is_dynamic(size) else int(self._analyzer().const_int_bound(size).max_value)
+
+    def points(self) -> list[SymbolRanges]:
+        """Each variable at its least value, at the geometric mean of its bounds, and at its greatest value.
+
+        Where there are no variables, these ranges alone.
+        """
+        if not self.ranges:
+            return [self]
+        values = [
+            {variable: value_between(*bounds, share) for variable, bounds in self.ranges.items()}
+            for share in (0.0, 0.5, 1.0)
+        ]
+        return [SymbolRanges({name: (value, value) for name, value in point.items()}) for point in values]
+
+
+def value_between(least: int, greatest: int, share: float) -> int:
+    """The size at `share` of the way from `least` (0.0) to `greatest` (1.0) in equal ratios."""
+    return round(math.exp(math.log(max(least, 1)) * (1 - share) + math.log(max(greatest, 1)) * share))
 
 
 # Of sizes whose variables may have any value.

@@ -18,7 +18,8 @@ from kiln.kernels.cpu.winograd_cost import Form, form_of, tiles_of
 from kiln.lower.pipeline import machine_of, tvm_target
 from kiln.lower.views.in_place_padding import pixel_gap_of
 from kiln.tir.builder import SHARED, Machine, Packing
-from kiln.tir.symbols import NO_RANGES
+from kiln.tir.symbols import NO_RANGES, SymbolRanges
+from tvm import tirx
 
 TARGETS = ("x86_64", "x86_64_v2", "aarch64", "aarch64_a53", "armv7")
 
@@ -49,6 +50,34 @@ def test_winograd_where_it_gains(name: str) -> None:
     assert _form(224, 3, 64, machine) is None  # few channels: the transforms cost more than they save
     assert _form(1, 256, 256, machine) is None  # one pixel: a tile computes more than is needed
     assert _form(56, 64, 64, _machine(name, "off")) is None
+
+
+def test_winograd_of_dynamic_sizes() -> None:
+    """The form must pay over the whole range of images, not at the largest alone."""
+    machine = _machine("x86_64")
+
+    def form(least: int, most: int, channels: int) -> int:
+        side = tirx.Var("side", "int64")
+        conv = _square(side, channels, channels)
+        conv.ranges, conv.macs = SymbolRanges({side: (least, most)}), most * most * 9 * channels**2
+        chosen = form_of(conv, machine)
+        return 0 if chosen is None else chosen.m
+
+    largest = _form(20, 512, 512, machine)
+    assert largest is not None
+    assert largest.m == 4
+    assert form(2, 20, 512) != 4, "at 2 x 2 pixels only the weights count, and F4 has four times as many"
+    assert form(1, 2, 512) == 0
+    assert form(20, 20, 512) == form(16, 20, 512) == 4
+
+
+def test_points_of_ranges() -> None:
+    a, b = tirx.Var("a", "int64"), tirx.Var("b", "int64")
+    points = SymbolRanges({a: (1, 100), b: (7, 7)}).points()
+    assert [[point.greatest(size) for size in (a, b, a * b)] for point in points] == [
+        [1, 7, 7], [10, 7, 70], [100, 7, 700],
+    ]  # fmt: skip
+    assert NO_RANGES.points() == [NO_RANGES]
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -6,20 +6,23 @@ The heuristic compares estimates in cycles of one core:
     Winograd   this estimate for the matmuls of all planes, plus the transforms of each tile and channel
 
 and chooses the lowest. Direct convolution is kept unless 10 % are gained, and F2 unless F4 gains 10 % on F2,
-because F2 needs less than half the memory. Weights count as cold, as they are in a network.
-Dynamic dimensions count at their greatest size.
+because F2 needs less than half the memory. Weights count as cold, as they are in a network. Where dimensions
+are dynamic, the geometric mean of the gains at their least, middle and greatest sizes counts: at the greatest
+sizes F4 pays for nearly any convolution, but at small ones its weights, four times as many, take the time.
 A model's `winograd: f2 | f4` overrides the estimate; the limit on the growth of weights overrides both.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.gemm_tile import choose_tile
 from kiln.kernels.cpu.winograd_transforms import growth
 from kiln.tir.builder import Machine, Packing
-from kiln.tir.symbols import Extent, ceil_div, is_dynamic
+from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, is_dynamic
 
 # Cycles to transform one vector of one tile: inputs and outputs, measured on AVX2 and AVX-512.
 _TRANSFORM = {2: (60, 45), 4: (150, 170)}
@@ -57,11 +60,15 @@ def tiles_of(conv: Convolution, m: int) -> Extent:
     return conv.ranges.product([conv.batch, ceil_div(conv.out_h, m), ceil_div(conv.out_w, m)])
 
 
-def estimate(conv: Convolution, m: int, machine: Machine) -> float:
-    """Estimated cycles of `conv` with tiles of m x m outputs; m = 0 for direct convolution."""
-    if m == 0:
-        return _products(machine, conv.ranges.greatest(conv.rows), conv.out_channels, 9 * conv.channels, 1)
-    tiles, lanes = conv.ranges.greatest(tiles_of(conv, m)), machine.lanes("float32")
+def estimate(conv: Convolution, m: int, machine: Machine, at: SymbolRanges | None = None) -> float:
+    """Estimated cycles of `conv` with tiles of m x m outputs; m = 0 for direct convolution.
+
+    `at`: the sizes of dynamic dimensions; None: their greatest.
+    """
+    ranges = conv.ranges if at is None else at
+    if m == DIRECT:
+        return _products(machine, ranges.greatest(conv.rows), conv.out_channels, 9 * conv.channels, 1)
+    tiles, lanes = ranges.greatest(tiles_of(conv, m)), machine.lanes("float32")
     inputs, outputs = _TRANSFORM[m]
     transforms = tiles * (
         ceil_div(conv.channels, lanes) * inputs + ceil_div(conv.out_channels, lanes) * outputs
@@ -69,13 +76,28 @@ def estimate(conv: Convolution, m: int, machine: Machine) -> float:
     return transforms + _products(machine, tiles, conv.out_channels, conv.channels, (m + 2) ** 2)
 
 
+# A convolution, and sizes of its dynamic dimensions.
+Sample = tuple[Convolution, SymbolRanges]
+
+
+def relative_time(samples: Sequence[Sample], m: int, machine: Machine) -> float:
+    """Estimated time with tiles of m x m outputs over that of direct convolution: the mean over `samples`."""
+    ratios = [
+        estimate(conv, m, machine, sizes) / estimate(conv, DIRECT, machine, sizes) for conv, sizes in samples
+    ]
+    return math.prod(ratios) ** (1 / len(ratios))
+
+
 def tile_sizes(machine: Machine) -> tuple[int, ...]:
     """The tile sizes m of Winograd convolution that the model's policy allows."""
     return {"auto": (2, 4), "f2": (2,), "f4": (4,)}.get(machine.winograd, ())
 
 
-def form_of(conv: Convolution, machine: Machine) -> Form | None:
-    """The form of Winograd convolution for `conv`; None for direct convolution."""
+def form_of(conv: Convolution, machine: Machine, samples: Sequence[Sample] = ()) -> Form | None:
+    """The form of Winograd convolution for `conv`; None for direct convolution.
+
+    `samples`: what the estimates are of; none: `conv` at the least, middle and greatest sizes.
+    """
     if machine.packing is not None:
         return _form_for(conv, machine, machine.packing)
     allowed = [m for m in tile_sizes(machine) if growth(m) <= machine.weight_growth + 1e-9]
@@ -89,8 +111,9 @@ def form_of(conv: Convolution, machine: Machine) -> Form | None:
     measured = {"off": 0, "f2": 2, "f4": 4, None: -1}[choice.winograd]
     if machine.winograd == "auto" and measured in (0, *allowed):
         return divide(conv, measured, machine, choice.block) if measured else None
+    samples = samples or [(conv, sizes) for sizes in conv.ranges.points()]
     for m in allowed:
-        if m != best and estimate(conv, m, machine) < 0.9 * estimate(conv, best, machine):
+        if m != best and relative_time(samples, m, machine) < 0.9 * relative_time(samples, best, machine):
             best = m
     return divide(conv, best, machine, choice.block) if best else None
 
