@@ -223,6 +223,25 @@ def test_tiles_lie_in_a_line_of_the_image() -> None:
     assert _tile_rows(_machine("aarch64"), 20, 24, 24) == choose_tile(_machine("aarch64"), 400, 24).rows
 
 
+@pytest.mark.parametrize(("outputs", "vectors"), [(16, 1), (32, 2), (48, 3), (64, 4), (96, 4), (200, 4)])
+def test_tiles_of_lines_of_dynamic_length(outputs: int, vectors: int) -> None:
+    """Few rows, of which each has an address; panels as for fixed lengths, which share the packed weights."""
+    wide = dataclasses.replace(_machine("x86_64"), isa="avx512", vector_bits=512, registers=32)
+    attrs = {"strides": [2, 2], "dilation": [1, 1], "groups": 1}
+    conv = Convolution.of_sizes([1, 99, 99, 3], [7, 7, 3, outputs], [1, 47, 47, outputs], attrs)
+    conv.out_w = tirx.Var("width", "int64")
+    for machine in (wide, _machine("x86_64"), _machine("aarch64")):
+        plain = choose_tile(machine, 47 * 47, outputs)
+        tile = in_lines(conv, plain, machine)
+        assert tile.columns == plain.columns
+        assert tile.rows <= 8
+        if machine is wide:
+            assert tile.width == vectors * tile.lanes
+            assert tile.rows * vectors <= 28, "sums in registers"
+        else:
+            assert tile == plain
+
+
 def test_avx512_computes_no_more_lanes_than_columns_need() -> None:
     wide = dataclasses.replace(_machine("x86_64"), isa="avx512", vector_bits=512, registers=32)
     tile = choose_tile(wide, 196, 24)
