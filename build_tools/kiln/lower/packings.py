@@ -32,7 +32,7 @@ from kiln.kernels.cpu.winograd_transforms import growth
 from kiln.lower.dims import Dims
 from kiln.params import store
 from kiln.tir.builder import Machine
-from kiln.tir.symbols import value_between
+from kiln.tir.symbols import sample_sizes
 
 # Digest of a weight (params/store.py) → the forms it may be stored in; other weights are not restricted.
 Packings = Mapping[str, Sequence[int]]
@@ -58,11 +58,6 @@ def uses_of(mod: tvm.IRModule, model: str) -> Iterator[Use]:
     dims = Dims(model, mod)
     values: dict[Any, Any] = {}
 
-    boxes = [
-        {name: (value_between(*bounds, share),) * 2 for name, bounds in dims.box.items()}
-        for share in (0.0, 0.5, 1.0)
-    ]
-
     def shape(expr: Any, box: Mapping[str, tuple[int, int]]) -> list[int]:
         return [sizes.bounds(size, box)[1] for size in dims.shape(expr.ty)]
 
@@ -79,8 +74,9 @@ def uses_of(mod: tvm.IRModule, model: str) -> Iterator[Use]:
             if use is None:
                 continue
             if is_dynamic and use.can_transform:
-                convs = [_use(call, weight, shape(call.args[0], box), shape(call, box)) for box in boxes]
-                use = replace(use, samples=[one.conv for one in convs if one is not None])
+                boxes = sample_sizes(dims.box)
+                found = [_use(call, weight, shape(call.args[0], box), shape(call, box)) for box in boxes]
+                use = replace(use, samples=[one.conv for one in found if one is not None])
             yield replace(use, is_dynamic=is_dynamic)
 
 

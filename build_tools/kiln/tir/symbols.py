@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import tvm
 from tvm import sym, tirx
@@ -19,6 +19,7 @@ from kiln.config.sizes import SizeExpr
 
 # A size: int, or a TIR expression of int64.
 Extent = Any
+Key = TypeVar("Key")
 
 
 def extent(size: Any) -> Extent:
@@ -88,18 +89,18 @@ class SymbolRanges:
 
         Where there are no variables, these ranges alone.
         """
-        if not self.ranges:
-            return [self]
-        values = [
-            {variable: value_between(*bounds, share) for variable, bounds in self.ranges.items()}
-            for share in (0.0, 0.5, 1.0)
-        ]
-        return [SymbolRanges({name: (value, value) for name, value in point.items()}) for point in values]
+        return [SymbolRanges(point) for point in sample_sizes(self.ranges)] if self.ranges else [self]
 
 
-def value_between(least: int, greatest: int, share: float) -> int:
-    """The size at `share` of the way from `least` (0.0) to `greatest` (1.0) in equal ratios."""
-    return round(math.exp(math.log(max(least, 1)) * (1 - share) + math.log(max(greatest, 1)) * share))
+def sample_sizes(ranges: Mapping[Key, tuple[int, int]]) -> list[dict[Key, tuple[int, int]]]:
+    """`ranges` of one size each: the least ones, the geometric means of the bounds, and the greatest ones."""
+
+    def between(least: int, greatest: int, share: float) -> int:
+        return round(math.exp(math.log(max(least, 1)) * (1 - share) + math.log(max(greatest, 1)) * share))
+
+    return [
+        {name: (between(*bounds, share),) * 2 for name, bounds in ranges.items()} for share in (0.0, 0.5, 1.0)
+    ]
 
 
 # Of sizes whose variables may have any value.

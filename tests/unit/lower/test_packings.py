@@ -12,14 +12,16 @@ from kiln.config import Target, load_target
 from kiln.config.boxes import Box
 from kiln.config.interface import Interface
 from kiln.config.slice_records import LowerConfig, PlanConfig
-from kiln.kernels.cpu.winograd_cost import DIRECT
+from kiln.kernels.cpu.convolution import Convolution
+from kiln.kernels.cpu.winograd_cost import DIRECT, relative_time
 from kiln.lower.cases import Case
-from kiln.lower.packings import limits, uses_of
+from kiln.lower.packings import Use, limits, uses_of
 from kiln.lower.packings_stage import packings_of
 from kiln.lower.pipeline import Lowering, lower, machine_of
 from kiln.lower.schema import LoweredBucket
 from kiln.params import store
 from kiln.plan.stage import LowerResult, make_plan
+from kiln.tir.symbols import SymbolRanges
 from relaxed import const, module
 from tvm import relax
 
@@ -114,16 +116,38 @@ def test_policies_and_limits(policy: Any, growth: float, expected: set[int] | No
         assert expected is not None and set(forms) <= expected and size <= growth
 
 
-def test_sizes_of_uses_are_the_greatest() -> None:
+def _dynamic_use(stride: int) -> Use:
+    """A convolution of 48 channels, 1 to 31 rows of 8 pixels."""
     n = tvm.tirx.Var("n", "int64")
     x = relax.Var("x", relax.TensorType([1, n, 8, 48], "float32"))
     builder = relax.BlockBuilder()
     dims = '{"n": {"dim": "n", "divide": 1, "min": 1, "max": 31}}'
     with builder.function("main", [x], attrs={"num_input": 1, "kiln.dims": dims}):
         with builder.dataflow():
-            conv = op.nn.conv2d(x, const(KERNEL), padding=[1, 1, 1, 1], strides=[2, 2], **NHWC)
+            conv = op.nn.conv2d(x, const(KERNEL), padding=[1, 1, 1, 1], strides=[stride, stride], **NHWC)
             builder_result = builder.emit_output(conv)
         builder.emit_func_output(builder_result)
     (use,) = uses_of(builder.get(), "m")
+    return use
+
+
+def test_sizes_of_uses_are_the_greatest() -> None:
+    use = _dynamic_use(2)
     assert use.is_dynamic and not use.can_transform
     assert (use.conv.height, use.conv.out_h, use.conv.rows) == (33, 16, 64)
+
+
+def test_the_form_of_a_dynamic_convolution_is_that_of_its_kernel() -> None:
+    """Kernels choose it from symbols, this pass from numbers: the same three sizes of an image."""
+    use = _dynamic_use(1)
+    assert use.can_transform
+    assert [conv.out_h for conv in use.samples] == [1, 6, 31]
+    n = tvm.tirx.Var("n", "int64")
+    attrs = {"strides": [1, 1], "dilation": [1, 1], "groups": 1}
+    conv = Convolution.of_sizes([1, n + 2, 10, 48], [3, 3, 48, 48], [1, n, 8, 48], attrs)
+    conv.ranges = SymbolRanges({n: (1, 31)})
+    machine = machine_of(load_target("x86_64"), "none", "auto")
+    samples = [(sample, sample.ranges) for sample in use.samples]
+    for m in (2, 4):
+        expected = relative_time([(conv, point) for point in conv.ranges.points()], m, machine)
+        assert relative_time(samples, m, machine) == pytest.approx(expected)

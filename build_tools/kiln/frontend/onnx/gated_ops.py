@@ -21,7 +21,7 @@ op = relax.op
 _FLOAT = "float32"  # the operators compute in it, whatever type their tensors have
 
 
-def _gate(body: Body, x: Any, kind: str) -> Any:
+def _gate(x: Any, kind: str) -> Any:
     """An activation that lets a part of `x` through. Raises ValueError for an unknown one."""
     if kind == "sigmoid":
         return op.sigmoid(x)
@@ -60,7 +60,7 @@ def gated_rms_norm(body: Body) -> list[str]:
     gate = body.tensor(body.cast(body.input(2), _FLOAT))
     kind = body.attribute("activation", "silu")
     normal = body.reshape(normal, body.shape(name))
-    return [body.cast(body.bind(op.multiply(body.tensor(normal), _gate(body, gate, kind))), dtype)]
+    return [body.cast(body.bind(op.multiply(body.tensor(normal), _gate(gate, kind))), dtype)]
 
 
 def branchwise_rms_norm(body: Body) -> list[str]:
@@ -134,7 +134,7 @@ def causal_convolution(body: Body) -> list[str | None]:
     if kind != "none":
         if kind not in ("silu", "swish"):
             raise ValueError(f"its attribute 'activation' is {kind}, allowed: none, silu, swish")
-        y = body.bind(_gate(body, body.tensor(y), kind))
+        y = body.bind(_gate(body.tensor(y), kind))
     present = None
     if length and body.wants(1):
         end = body.shape(whole)[2]

@@ -108,7 +108,7 @@ def windowed_cache(body: Body, queries: Extent, window: int) -> WindowedCache:
     last = op.reshape(op.astype(body.tensor(body.input(5)), "int64"), [batch, 1, 1, 1])
     tokens = body.bind_tensor(op.add(last, _number(1)))
     # Less than none: the first tokens of a sequence that is shorter than others of its batch.
-    length = op.reshape(op.subtract(positions(1, queries), _number(0)), [1, 1, 1, 1])
+    length = op.reshape(positions(1, queries), [1, 1, 1, 1])
     before = body.bind_tensor(op.maximum(op.subtract(tokens, length), _number(0)))
     held_before = body.bind_tensor(_held(before, capacity, window))
     return WindowedCache(

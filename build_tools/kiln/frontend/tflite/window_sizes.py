@@ -17,12 +17,14 @@ def check_windows(schema: Any, content: bytes, reader: Any) -> None:
     graph, kinds = model.subgraphs[0], Kinds(schema, model)
     shapes = {entry["index"]: [int(size) for size in entry["shape"]] for entry in reader.get_tensor_details()}
     for node in graph.operators:
+        kind = kinds.of(node)
+        if kind not in _FILTERS and kind not in _POOLS:
+            continue
         for index in indices(node.outputs):
-            kind = kinds.of(node)
-            if (kind in _FILTERS or kind in _POOLS) and min(shapes.get(index, [1]), default=1) < 1:
+            if min(shapes.get(index, [1]), default=1) < 1:
                 name = text_of(graph.tensors[index].name)
                 raise ValueError(
-                    f"the windows of {kinds.of(node)} (output {name}) are larger than its input, its result "
+                    f"the windows of {kind} (output {name}) are larger than its input, its result "
                     f"would be of {shapes[index]}; the least size of the dimension must hold a window"
                 )
 

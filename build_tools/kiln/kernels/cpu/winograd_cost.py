@@ -112,8 +112,9 @@ def form_of(conv: Convolution, machine: Machine, samples: Sequence[Sample] = ())
     if machine.winograd == "auto" and measured in (0, *allowed):
         return divide(conv, measured, machine, choice.block) if measured else None
     samples = samples or [(conv, sizes) for sizes in conv.ranges.points()]
+    times = {m: relative_time(samples, m, machine) for m in {best, *allowed}}
     for m in allowed:
-        if m != best and relative_time(samples, m, machine) < 0.9 * relative_time(samples, best, machine):
+        if m != best and times[m] < 0.9 * times[best]:
             best = m
     return divide(conv, best, machine, choice.block) if best else None
 

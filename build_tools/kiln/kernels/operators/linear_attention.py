@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tvm import te, tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.frontend import added_operators
 from kiln.frontend.linear_attention import LinearAttention, attributes
+from kiln.kernels.operators.extern_loops import extern_loops
 from kiln.tir.builder import (
     Expr,
     bind,
@@ -101,24 +100,23 @@ class AttentionLoops:
                         self._block(at(int64(whole * width), self.attention.value % width))
 
     def _block(self, at: _Place) -> None:
-        """Write all positions of a block of columns."""
+        """Write all positions of a block of columns, of which there may be none."""
         before = self.buffers.get("before")
-        if not is_dynamic(self.length) and self.length == 1:
-            self._position(at, int64(0), before)
-        elif not is_dynamic(self.length) and self.length > 1:
-            self._position(at, int64(0), before)
-            self._later_positions(at)
-        else:
-            with builder.If(int64(self.length) > int64(0)):
-                with builder.Then():
-                    self._position(at, int64(0), before)
-                    self._later_positions(at)
-                with builder.Else():
-                    self._copy(at, before)
+        if not is_dynamic(self.length) and self.length > 0:
+            self._all_positions(at, before)
+            return
+        with builder.If(int64(self.length) > int64(0)):
+            with builder.Then():
+                self._all_positions(at, before)
+            with builder.Else():
+                self._copy(at, before)
 
-    def _later_positions(self, at: _Place) -> None:
-        with serial(self.length - 1, 1) as position:
-            self._position(at, position, self.buffers["after"])
+    def _all_positions(self, at: _Place, before: Any | None) -> None:
+        """Write all positions, of which there is at least one."""
+        self._position(at, int64(0), before)
+        if is_dynamic(self.length) or self.length > 1:
+            with serial(self.length - 1, 1) as position:
+                self._position(at, position, self.buffers["after"])
 
     def _copy(self, at: _Place, before: Any | None) -> None:
         """Write the state after no position at all."""
@@ -269,15 +267,11 @@ def linear_attention(block: Any, call: Any) -> Any:
     def compute(*inputs: Any) -> Any:
         batch, length = (extent(size) for size in inputs[0].shape[:2])
         shapes = attention.shapes(batch, length)
-        outputs = [tirx.decl_buffer(shape, "float32", f"out{i}") for i, shape in enumerate(shapes)]
 
-        def body(inputs: Any, outputs: Any) -> Any:
-            buffers = dict(zip(names_of(attention), [*inputs, *outputs], strict=True))
-            form = ColumnBlocks(threads=True)
-            with IRBuilder() as ir:
-                AttentionLoops(attention, buffers, batch, length, form).write(int64(0), int64(1), False)
-            return ir.get()
+        def write(buffers: Mapping[str, Any]) -> None:
+            loops = AttentionLoops(attention, buffers, batch, length, ColumnBlocks(threads=True))
+            loops.write(int64(0), int64(1), False)
 
-        return te.extern(shapes, list(inputs), body, dtype=["float32"] * len(shapes), out_buffers=outputs)
+        return extern_loops(inputs, shapes, names_of(attention), write)
 
     return block.call_te(compute, *call.args[1].fields, primfunc_name_hint="linear_attention")

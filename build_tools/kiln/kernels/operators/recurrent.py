@@ -8,15 +8,16 @@ code depends neither on the length nor on the batch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from tvm import te, tirx
-from tvm.script.ir_builder import IRBuilder
+from tvm import tirx
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.frontend.recurrent import Recurrent, attributes
 from kiln.kernels.operators.activations import activation, clipped
+from kiln.kernels.operators.extern_loops import extern_loops
 from kiln.kernels.operators.recurrent_products import (
     Blocking,
     LayerProducts,
@@ -197,16 +198,11 @@ def recurrent(block: Any, call: Any) -> Any:
         shapes.append([layer.directions, batch, layer.gates * layer.hidden])
         if has_reset(layer):
             shapes.append(shapes[1])
-        outputs = [tirx.decl_buffer(shape, "float32", f"out{i}") for i, shape in enumerate(shapes)]
 
-        def body(inputs: Any, outputs: Any) -> Any:
-            buffers = dict(zip(names_of(layer), [*inputs, *outputs], strict=True))
-            with IRBuilder() as ir:
-                LayerLoops(layer, buffers, length, batch, Blocking(threads=True)).write(
-                    int64(0), int64(1), False
-                )
-            return ir.get()
+        def write(buffers: Mapping[str, Any]) -> None:
+            loops = LayerLoops(layer, buffers, length, batch, Blocking(threads=True))
+            loops.write(int64(0), int64(1), False)
 
-        return te.extern(shapes, list(inputs), body, dtype=["float32"] * len(shapes), out_buffers=outputs)
+        return extern_loops(inputs, shapes, names_of(layer), write)
 
     return block.call_te(compute, *tensors, primfunc_name_hint=layer.kind.lower())
