@@ -112,6 +112,21 @@ GRAPHS = {
           end = Slice(rows, a, e, z)
           row = Squeeze(end, z) }"""
     ),
+    # Nothing reads these rows, or only their second size, but the loop ends by its condition.
+    "unread_rows": TextGraph(
+        """g (float x, float limit) => (float last) <bool yes = {1}> {
+          last, rows = Loop(, yes, x) <body = l (int64 i, bool c, float v) => (bool d, float w, float[2] r) {
+            w = Add(v, v) s = Reshape(w, one) r = Concat<axis = 0>(s, s) d = Less(w, limit) }>
+          unread = Neg(rows) }""",
+        {"one": np.array([1])},
+    ),
+    "measured_rows": TextGraph(
+        """g (float[n] x, float limit) => (float[n] y) <bool yes = {1}> {
+          last, rows = Loop(, yes, x) <body = l (int64 i, bool c, float[n] v) =>
+            (bool d, float[n] w, float[n] r) { w = Add(v, v) r = Neg(w) s = ReduceMax<keepdims = 0>(w) d = Less(s, limit) }>
+          sizes = Shape(rows) size = Gather(sizes, place) f = Cast<to = 1>(size) y = Mul(last, f) }""",
+        {"place": np.array(1)}, {"n": (1, 4)}, {"rows": 6},
+    ),
     # The size inside of a function's body has the bound of its result.
     "window": TextGraph(
         "g (int64 n) => (float[k] y) { y = HannWindow(n) }", bounds={"y": 12}
@@ -191,6 +206,14 @@ def test_rows_of_a_computed_number_of_iterations(built: CompiledGraphs) -> None:
         assert len(rows) == count
     for size in (1, 5, 12):
         built.check("window", np.array(size))
+
+
+def test_a_loop_does_not_end_where_there_is_no_memory_for_its_rows(built: CompiledGraphs) -> None:
+    for limit in (2, 60, 1e6):
+        built.check("unread_rows", *floats(1, limit))
+    built.check("measured_rows", np.float32([1, 0.5]), *floats(60), n=2)
+    with pytest.raises(TooManyError, match=r"^rows: 7$"):
+        built.check("measured_rows", np.float32([1, 0.5]), *floats(100), n=2)
 
 
 def test_axes(built: CompiledGraphs) -> None:

@@ -174,3 +174,24 @@ def test_a_body_ends_a_loop_without_a_first_condition(tmp_path: Path) -> None:
     text = WHILE.replace("Loop(trips, going, x, zero)", 'Loop(trips, "", x, zero)')
     text = text.replace(", bool going", "")
     compare(write(tmp_path / "m.onnx", text), {"x": np.float32([0.1, 0.2])})
+
+
+UNREAD_ROWS = """
+g (float[2] h, float[3,2] x) => (float[2,3] rows, float[2] last) {
+  state, sums, rows = Scan<num_scan_inputs=1, scan_output_axes=[0,1], scan_output_directions=[0,1],
+    body = b (float[2] s, float[2] a) => (float[2] t, float[2] sum, float[2] row)
+    { t = Add(s, a)  sum = Mul(t, a)  row = Neg(t) }>(h, x)
+  unread = Neg(sums)  last = Neg(state)
+}
+"""
+
+
+def test_results_that_nothing_reads_are_not_computed(tmp_path: Path) -> None:
+    """The rows of a Scan, and a result of an If, which may then have different sizes in its branches."""
+    x = np.random.default_rng(4).random((3, 2), "f4")
+    compare(write(tmp_path / "scan.onnx", UNREAD_ROWS), {"h": x[0], "x": x})
+    text = BRANCHES.replace("{2}>", "{2}, int64[2] flat = {1, 1}>")
+    text = text.replace("n = Identity(two)", "n = Reshape(two, flat)").replace(", int64[1] k)", ")", 1)
+    path = write(tmp_path / "if.onnx", text)
+    for condition in (True, False):
+        compare(path, {"x": np.ones((2, 3), "f4"), "c": np.array(condition)})

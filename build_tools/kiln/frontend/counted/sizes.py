@@ -49,6 +49,11 @@ def counted_size(builder: Any, symbols: Symbols, tensor: str, count: Any, most: 
     return counted(builder, symbols, tensor, count, [count], most)[0].ty.shape[0]
 
 
+def after_counting(tensor: Any, counted_tensors: Sequence[Any]) -> Any:
+    """`tensor`, computed after the steps that count the sizes of `counted_tensors`, results of `counted`."""
+    return relax.op.call_dps_packed(AFTER, [tensor, *counted_tensors], tensor.ty)
+
+
 def with_counted(module: tvm.IRModule, symbols: Symbols) -> tvm.IRModule:
     """`module` with a last parameter of `main` that defines the counted variables too.
 
@@ -94,7 +99,7 @@ def _with_origins(block: Any) -> Any:
             bindings.append(binding)
             continue
         made = variable(f"{binding.var.name}_open", binding.var.ty)
-        after = relax.op.call_dps_packed(AFTER, [made, *(origins[one] for one in missing)], binding.var.ty)
+        after = after_counting(made, [origins[one] for one in missing])
         bindings += [relax.VarBinding(made, value), relax.VarBinding(binding.var, after)]
     return type(block)(bindings)
 

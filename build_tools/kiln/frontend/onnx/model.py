@@ -30,6 +30,7 @@ from kiln.frontend.onnx.quantised_lstm import as_scans
 from kiln.frontend.onnx.refusals import refuse
 from kiln.frontend.onnx.signal_axes import complete_transforms
 from kiln.frontend.onnx.types import check_inside, check_ports
+from kiln.frontend.onnx.unread import without_unread
 from kiln.frontend.options import ImportOptions, bind_shape, check_keys, check_own_axes, check_ranges
 from kiln.frontend.quiet import convert_quietly
 from kiln.frontend.symbols import Symbols
@@ -54,6 +55,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
         entries = [(entry, options.size(entry)) for entry in shape]
         sizes[name] = [show(entry) if size is None else size for entry, size in entries]
     model = canonicalise(model, path, sizes)
+    without_unread(model)
     store_narrow(path, model)
     check_inside(path, model)
     if any(value.name not in shapes for value in real_inputs(model)):  # onnxsim renames it to the output

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from tvm import relax
 
 from kiln.frontend import loops
-from kiln.frontend.counted.sizes import counted
+from kiln.frontend.counted.sizes import after_counting, counted
 from kiln.frontend.onnx import order
 from kiln.frontend.onnx.node import as_tensor, extents
 from kiln.frontend.onnx.value import Value
@@ -220,6 +220,8 @@ class PlanLoop:
         results = [emit(relax.TupleGetItem(ended, lead + index)) for index in range(count + len(rows))]
         if self.counted:
             results[count:] = self._cut_to_iterations(ended, results[count:])
+            # A run whose rows nothing reads must fail, too, where the loop ended for lack of memory.
+            results[:count] = [emit(after_counting(value, results[count:])) for value in results[:count]]
         for name, result in zip(self.outputs, results, strict=False):
             if name:
                 self.control.bind(name, result)
