@@ -123,7 +123,8 @@ GRAPHS = {
     "measured_rows": TextGraph(
         """g (float[n] x, float limit) => (float[n] y) <bool yes = {1}> {
           last, rows = Loop(, yes, x) <body = l (int64 i, bool c, float[n] v) =>
-            (bool d, float[n] w, float[n] r) { w = Add(v, v) r = Neg(w) s = ReduceMax<keepdims = 0>(w) d = Less(s, limit) }>
+            (bool d, float[n] w, float[n] r) {
+              w = Add(v, v) r = Neg(w) s = ReduceMax<keepdims = 0>(w) d = Less(s, limit) }>
           sizes = Shape(rows) size = Gather(sizes, place) f = Cast<to = 1>(size) y = Mul(last, f) }""",
         {"place": np.array(1)}, {"n": (1, 4)}, {"rows": 6},
     ),
