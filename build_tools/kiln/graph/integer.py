@@ -37,9 +37,8 @@ from kiln.graph.bindings import (
     shape_of,
 )
 from kiln.graph.convolutions import in_one_line
+from kiln.graph.integer_sums import greatest_size, integer_sums
 from kiln.graph.integer_transposed import TransposedConvolutions
-
-_MOST_SUMMED = 1 << 22  # 8-bit values whose sum fits into int32 with a zero point
 
 
 @dataclass(frozen=True)
@@ -248,25 +247,8 @@ def _matmul(rewriter: CallRewriter, call: Any) -> Any:
     return _rescale(rewriter, total, offset, scales, [1] * (rank - 1) + [offset.size])
 
 
-def _mean(rewriter: CallRewriter, call: Any) -> Any:
-    """A mean over axes of known size: the sum of the integers, exact in int32, then scaled."""
-    dequantised = _dequantised(rewriter, call.args[0])
-    if dequantised is None or dequantised.scale.size != 1:
-        return None
-    shape = shape_of(dequantised.data)
-    axes = range(len(shape)) if call.attrs.axis is None else integers(call.attrs.axis)
-    sizes = [shape[axis] for axis in axes]
-    if not all(isinstance(size, int) for size in sizes) or not 0 < math.prod(sizes) < _MOST_SUMMED:
-        return None
-    count = math.prod(sizes)
-    wide = rewriter.emit(relax.op.astype(dequantised.data, "int32"))
-    sums_call = rewriter.emit(relax.op.sum(wide, list(axes), bool(call.attrs.keepdims)))
-    offset = np.asarray(-dequantised.zero_point * count)
-    return _rescale(rewriter, sums_call, offset, np.asarray(dequantised.scale[0] / count), [])
-
-
 def integer_arithmetic(mod: tvm.IRModule) -> tvm.IRModule:
-    """Compute quantised convolutions, matmuls and means on integers."""
+    """Compute quantised convolutions, matmuls, sums and means on integers."""
     transposed = TransposedConvolutions(_dequantised, _weights, _conv2d, count_uses(mod))
     return rewrite_calls(
         mod,
@@ -277,6 +259,6 @@ def integer_arithmetic(mod: tvm.IRModule) -> tvm.IRModule:
             "relax.nn.conv2d_transpose": transposed.convolution,
             "relax.quantize": transposed.quantize,
             "relax.matmul": _matmul,
-            "relax.mean": _mean,
+            **integer_sums(_dequantised, _rescale, greatest_size(mod)),
         },
     )

@@ -3,11 +3,12 @@
     move(dequantize(q)) → dequantize(move(q))        quantize(move(x)) → move(quantize(x))
     quantize(dequantize(q)) → q if both have the same scale, zero point and type
 
-with one scale for the whole tensor. Moves are reshapes, transposes, slices, splits, look-ups, concats, maxima
-and minima over windows, axes and of two tensors, and nearest-neighbour resizing; ReLU becomes a maximum with
-the zero point. Tensors of the same scale and zero point are compared as integers. All of it holds exactly: a
-move changes no value, and both conversions are monotone. So embeddings stay integers, and tensors
-between quantised operators are stored as integers. Guarantees: unchanged results.
+with one scale for the whole tensor. Moves are reshapes, transposes, slices, splits, look-ups, concats,
+paddings, maxima and minima over windows, axes and of two tensors, the greatest elements of a line, and
+nearest-neighbour resizing; ReLU becomes a maximum with the zero point. Tensors of the same scale and zero
+point are compared as integers, and the position of the greatest element is that of the greatest integer. All
+of it holds exactly: a move changes no value, and both conversions are monotone. So embeddings stay integers,
+and tensors between quantised operators are stored as integers. Guarantees: unchanged results.
 """
 
 from __future__ import annotations
@@ -29,11 +30,17 @@ _MOVES = (
     "relax.expand_dims",
     "relax.flatten",
     "relax.take",
+    "relax.gather_elements",
+    "relax.gather_nd",
     "relax.strided_slice",
+    "relax.flip",
     "relax.broadcast_to",
     "relax.repeat",
     "relax.tile",
+    "relax.nn.max_pool1d",
     "relax.nn.max_pool2d",
+    "relax.nn.max_pool3d",
+    "relax.nn.pad",
     "relax.image.resize2d",
     "relax.max",
     "relax.min",
@@ -43,6 +50,8 @@ _CHOICES = ("relax.maximum", "relax.minimum")
 _COMPARISONS = tuple(
     f"relax.{name}" for name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 )
+# Operators whose result is the same for the integers of a tensor: positions of its extremes.
+_POSITIONS = ("relax.argmax", "relax.argmin")
 _QUANTISED = ("int8", "uint8", "int16")
 
 
@@ -64,10 +73,26 @@ class _Moves:
         dequantised = self.dequantised(rewriter, call.args[0]) if _is_move(call) else None
         if dequantised is None:
             return None
-        moved = rewriter.emit(
-            relax.Call(call.op, [dequantised.args[0], *call.args[1:]], call.attrs, call.ty_args)
-        )
-        return _like(dequantised, moved)
+        levels = _on_levels(call, dequantised.args[0], dequantised, exact=True)
+        return None if levels is None else _like(dequantised, rewriter.emit(levels))
+
+    def position(self, rewriter: CallRewriter, call: Any) -> Any:
+        """The position of an extreme of a dequantised tensor → that of an extreme of its integers."""
+        dequantised = self.dequantised(rewriter, call.args[0])
+        return None if dequantised is None else relax.Call(call.op, [dequantised.args[0]], call.attrs)
+
+    def topk(self, rewriter: CallRewriter, call: Any) -> Any:
+        """The greatest or least elements of a dequantised tensor → those of its integers, dequantised."""
+        dequantised = self.dequantised(rewriter, call.args[0])
+        if dequantised is None:
+            return None
+        kind = str(call.attrs.ret_type)
+        found = rewriter.emit(relax.Call(call.op, [dequantised.args[0]], call.attrs))
+        if kind != "both":
+            return found if kind == "indices" else _like(dequantised, found)
+        values, places = (rewriter.emit(relax.TupleGetItem(found, index)) for index in range(2))
+        self.divided = True
+        return relax.Tuple([rewriter.emit(_like(dequantised, values)), places])
 
     def concat(self, rewriter: CallRewriter, call: Any) -> Any:
         """A concat of tensors with the same quantisation → the dequantised concat."""
@@ -123,7 +148,7 @@ class _Moves:
         single = isinstance(expr, relax.Var) and self.uses.get(expr, 0) == 1
         if single and _is_move(inner) and _is_float(inner.args[0]):
             source = rewriter.emit(self._quantised(rewriter, call, inner.args[0]))
-            return relax.Call(inner.op, [source, *inner.args[1:]], inner.attrs, inner.ty_args)
+            return _on_levels(inner, source, call, exact=False)
         if single and operator(inner) == "relax.concat":
             fields = [
                 rewriter.emit(self._quantised(rewriter, call, field))
@@ -148,6 +173,23 @@ def _is_move(call: Any) -> bool:
         fixed = str(call.attrs.out_dtype) not in ("", "void", "None")
         return str(call.attrs.method) == "nearest_neighbor" and not fixed
     return name in _MOVES
+
+
+def _on_levels(call: Any, data: Any, conversion: Any, exact: bool) -> Any:
+    """The move `call` of integers `data`, which `conversion` has made of its operand or makes floats of.
+
+    None for a padding whose value is no level, if `exact`; otherwise the padding has the level nearest to it.
+    """
+    if operator(call) != "relax.nn.pad" or str(call.attrs.pad_mode) != "constant":
+        return relax.Call(call.op, [data, *call.args[1:]], call.attrs, call.ty_args)
+    scale, zero = (np.asarray(constant(argument)).reshape(-1)[0] for argument in conversion.args[1:3])
+    limits, value = np.iinfo(str(data.ty.dtype)), np.float32(call.attrs.pad_value)
+    with np.errstate(over="ignore"):
+        steps = np.rint(np.clip(value * (np.float32(1) / np.float32(scale)), -(2.0**20), 2.0**20))
+    level = np.clip(int(steps) + int(zero), limits.min, limits.max)
+    if exact and np.float32(int(level) - int(zero)) * np.float32(scale) != value:
+        return None
+    return relax.op.nn.pad(data, [int(width) for width in call.attrs.pad_width], "constant", float(level))
 
 
 def _one_scale(call: Any) -> bool:
@@ -181,6 +223,7 @@ def quantised_moves(mod: tvm.IRModule) -> tvm.IRModule:
         moves = _Moves(count_uses(mod))
         down: dict[str, Rule] = dict.fromkeys(_MOVES, moves.move)
         down |= dict.fromkeys((*_CHOICES, *_COMPARISONS), moves.binary)
+        down |= {**dict.fromkeys(_POSITIONS, moves.position), "relax.topk": moves.topk}
         down |= {"relax.concat": moves.concat, "relax.nn.relu": moves.relu, "relax.split": moves.split}
         mod = rewrite_calls(mod, down)
         if moves.divided:

@@ -32,6 +32,7 @@ from kiln.lower.fixed_point import fixed_point
 from kiln.lower.fused_steps import GroupLowering
 from kiln.lower.fused_takes import fused_takes
 from kiln.lower.index_checks import index_checks
+from kiln.lower.integer_pools import integer_pools
 from kiln.lower.integer_products import integer_products
 from kiln.lower.integer_weights import integer_weights
 from kiln.lower.late_operands import late_operands
@@ -187,6 +188,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("unrolled", unrolled, GPU),
         ("fold_unrolled", fold_constants, GPU),
         ("integer_products", integer_products(lowering.model), CPU),  # GPUs compute them on tensor cores
+        ("integer_pools", partial(pools, lowering), CPU),
         ("requantise", requantise, CPU),
         ("tables", tables, CPU),
         *([("fixed_point", fixed_point)] if lowering.in_fixed_point else []),
@@ -239,6 +241,15 @@ def patches(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     """Run the first layers on one part of the image after another if RAM is limited."""
     mod, lowering.patched = in_patches(mod, lowering.ram_limit)
     return mod
+
+
+def pools(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
+    """Sum the integers of quantised tensors in average pools.
+
+    `fixed_point` rounds those of TFLite, and `patches` divides pools by the operator's name.
+    """
+    patched = lowering.ram_limit is not None
+    return mod if patched else integer_pools(mod, raw=not lowering.in_fixed_point)
 
 
 def multipliers(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,40 @@ def test_a_product_of_integers(shape: tuple[int, ...], per_channel: bool) -> Non
 def test_a_mean_of_integers(axes: list[int] | None) -> None:
     changed = _same(module([((2, 5, 6, 4), "int8")], lambda x: op.mean(_image(x), axes, True)), (2, 5, 6, 4))
     assert str(next(call for call in calls(changed) if call.op.name == "relax.sum").ty.dtype) == "int32"
+
+
+OPEN = {"n": (1, 40), "m": (2, 30)}
+OPEN_SUMS: dict[str, Any] = {
+    "an_image": lambda x: op.mean(x, [1, 2], True),
+    "lines": lambda x: op.mean(x, [-2]),
+    "all_elements": op.mean,
+    "a_sum": lambda x: op.sum(x, [1, 2]),
+}
+
+
+def _open_image(reduce: Any, ranges: dict[str, tuple[int, int]], zero_point: int = 3) -> Any:
+    """A reduction of an image of dynamic height and width; `ranges`: those of the sizes, as the importer."""
+    height, width = (tirx.Var(name, "int64") for name in OPEN)
+    mod = module([((2, height, width, 4), "int8")], lambda x: reduce(_image(x, zero_point=zero_point)))
+    dims = {
+        name: {"dim": name, "divide": 1, "min": least, "max": most} for name, (least, most) in ranges.items()
+    }
+    mod.update_func(mod.get_global_var("main"), mod["main"].with_attr("kiln.dims", json.dumps(dims)))
+    return mod
+
+
+@pytest.mark.parametrize("name", OPEN_SUMS)
+@pytest.mark.parametrize("zero_point", [0, 3])
+def test_a_sum_of_a_dynamic_number_of_integers(name: str, zero_point: int) -> None:
+    changed = _same(_open_image(OPEN_SUMS[name], OPEN, zero_point), (2, 5, 7, 4))
+    assert "mean" not in operators(changed)
+    assert str(next(call for call in calls(changed) if call.op.name == "relax.sum").ty.dtype) == "int32"
+
+
+@pytest.mark.parametrize("ranges", [{}, {**OPEN, "n": (1, 1 << 21)}])
+def test_a_sum_that_may_not_fit_stays(ranges: dict[str, tuple[int, int]]) -> None:
+    mod = _open_image(OPEN_SUMS["an_image"], ranges)
+    assert operators(integer_arithmetic(mod)) == operators(mod)
 
 
 def test_a_product_by_rows_of_open_number_stays() -> None:

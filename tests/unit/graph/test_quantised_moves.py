@@ -40,6 +40,15 @@ MOVES: dict[str, Any] = {
     "max_pool2d": lambda x: op.nn.max_pool2d(x, [2, 2], [1, 1], [0, 1, 1, 0]),
     "resize2d": lambda x: op.image.resize2d(x, (8, 6), layout="NCHW", method="nearest_neighbor"),
     "relu": op.nn.relu,
+    "max_pool1d": lambda x: op.nn.max_pool1d(op.reshape(x, [2, 4, 12]), 3, 2, [1, 1]),
+    "max_pool3d": lambda x: op.nn.max_pool3d(op.expand_dims(x, 1), (2, 2, 2), (1, 2, 1)),
+    "pad": lambda x: op.nn.pad(x, [0, 0, 1, 0, 0, 2, 0, 0]),
+    "pad_by_a_level": lambda x: op.nn.pad(x, [0, 0, 0, 0, 1, 0, 0, 1], "constant", -2.5),
+    "pad_by_any_value": lambda x: op.nn.pad(x, [0, 0] * 3 + [1, 0], "constant", 0.8),
+    "pad_beyond_all_levels": lambda x: op.nn.pad(x, [0, 0] * 3 + [1, 0], "constant", 1e9),
+    "flip": lambda x: op.flip(x, 2),
+    "gather_nd": lambda x: op.gather_nd(x, const([[1, 0], [0, 3]], "int64")),
+    "gather_elements": lambda x: op.gather_elements(x, const([[[[2, 0]]]], "int64"), 3),
     "take": lambda x: op.take(x, const(np.array([2, 0]), "int64"), 1),
     "two": lambda x: op.nn.relu(op.permute_dims(x, [0, 2, 3, 1])),
 }
@@ -49,6 +58,19 @@ MOVES: dict[str, Any] = {
 def test_moves_between_equal_scales_are_of_integers(name: str) -> None:
     left = _same((2, 4, 4, 3), lambda x: _levels(MOVES[name](_real(x))))
     assert not {"quantize", "dequantize"} & set(left)
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_positions_of_extremes_are_those_of_integers(name: str) -> None:
+    assert "dequantize" not in _same((2, 3, 5), lambda x: getattr(op, name)(_real(x), 1))
+
+
+def test_the_greatest_elements_are_those_of_integers() -> None:
+    def body(x: Any) -> Any:
+        found = op.topk(_real(x), 2, 1, "both", True, "int32")
+        return op.concat([op.astype(_levels(found[0]), "int32"), found[1]], 0)
+
+    assert not {"quantize", "dequantize"} & set(operators(quantised_moves(module([((2, 5), "int8")], body))))
 
 
 def test_a_concat_of_several_scales_is_requantised_part_by_part() -> None:
@@ -75,6 +97,8 @@ def test_embeddings_stay_integers() -> None:
 
 
 STAY: dict[str, Any] = {
+    "a_padding_that_is_no_level": lambda x: op.nn.pad(_real(x), [0, 0, 1, 0], "constant", 0.3),
+    "a_padding_that_no_level_reaches": lambda x: op.nn.pad(_real(x), [0, 0, 1, 0], "constant", 100.0),
     "another_scale": lambda x: _levels(op.reshape(_real(x), [8]), 0.25),
     "each_channel_its_own": lambda x: op.reshape(
         op.dequantize(x, const([0.1, 0.2]), const([0, 0], "int8"), axis=0, out_dtype="float32"), [8]

@@ -21,6 +21,7 @@ def test_cpu_and_gpu_share_the_order_of_passes() -> None:
         "padding",
         "bfloat16",
         "padding_apart",
+        "integer_pools",
         "concats_apart",
         "fused_takes",
         "multipliers",

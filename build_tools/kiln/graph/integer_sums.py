@@ -1,0 +1,97 @@
+"""IntegerArithmetic of sums and means: the sum of the integers of a quantised tensor, scaled once.
+
+    sum(s (q - z)) = s (sum(q) - n z)        mean(s (q - z)) = s (sum(q) - n z) / n
+
+with the sum in int32 and n elements in each sum. Where n is static, n z and s / n are constants; where axes
+of dynamic size are summed, n is computed in the run. Needs: parameters bound as constants, and the ranges of
+the dynamic dimensions in the attribute kiln.dims of `main`. Sums that may not fit into int32 stay in float.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, sym, tirx
+
+from kiln.graph.bindings import CallRewriter, Rule, const, integers, operator, shape_of
+
+_MOST_SUMMED = 1 << 22  # 8-bit values whose sum fits into int32 with a zero point
+
+
+def greatest_size(mod: tvm.IRModule) -> Callable[[Any], int]:
+    """The function from a size, an int or an expression of variables of `main`, to its greatest value.
+
+    The ranges of variables come from the attribute kiln.dims; a variable without one has any int64.
+    """
+    analyzer, main = sym.Analyzer(), mod["main"]
+    described = json.loads(str((main.attrs or {}).get("kiln.dims", "{}")))
+    for parameter in main.params:
+        for variable in relax.analysis.tir_vars_in_type(parameter.ty):
+            if variable.name in described:
+                least, greatest = (described[variable.name][end] for end in ("min", "max"))
+                ends = (tirx.IntImm("int64", end) for end in (least, greatest + 1))
+                analyzer.bind(variable, tvm.ir.Range(*ends))
+
+    def greatest_value(size: Any) -> int:
+        return size if isinstance(size, int) else int(analyzer.const_int_bound(size).max_value)
+
+    return greatest_value
+
+
+def integer_sums(
+    dequantised: Callable[[CallRewriter, Any], Any],
+    rescale: Callable[..., Any],
+    greatest: Callable[[Any], int],
+) -> dict[str, Rule]:
+    """The rules for relax.sum and relax.mean.
+
+    `dequantised` and `rescale`: those of kiln.graph.integer. `greatest`: the greatest value of a size.
+    """
+
+    def rule(rewriter: CallRewriter, call: Any) -> Any:
+        tensor = dequantised(rewriter, call.args[0])
+        if tensor is None or tensor.scale.size != 1:
+            return None
+        shape = shape_of(tensor.data)
+        axes = list(range(len(shape))) if call.attrs.axis is None else integers(call.attrs.axis)
+        sizes = [shape[axis] for axis in axes]
+        if math.prod(map(greatest, sizes)) >= _MOST_SUMMED or any(size == 0 for size in map(_known, sizes)):
+            return None
+        wide = rewriter.emit(relax.op.astype(tensor.data, "int32"))
+        total = rewriter.emit(relax.op.sum(wide, axes, bool(call.attrs.keepdims)))
+        is_mean, scale = operator(call) == "relax.mean", float(tensor.scale[0])
+        if all(isinstance(size, int) for size in sizes):
+            count = math.prod(sizes)
+            factor = np.asarray(scale / count if is_mean else scale)
+            return rescale(rewriter, total, np.asarray(-tensor.zero_point * count), factor, [])
+        return _of_dynamic_count(rewriter, total, sizes, (scale, tensor.zero_point), is_mean)
+
+    return dict.fromkeys(("relax.sum", "relax.mean"), rule)
+
+
+def _known(size: Any) -> int | None:
+    return size if isinstance(size, int) else None
+
+
+def _of_dynamic_count(
+    rewriter: CallRewriter, total: Any, sizes: list[Any], quantisation: tuple[float, int], is_mean: bool
+) -> Any:
+    """The float sum or mean, from the int32 sums `total` of as many levels as the product of `sizes`.
+
+    quantisation: the scale and the zero point of the levels.
+    """
+    op, emit, (scale, zero_point) = relax.op, rewriter.emit, quantisation
+    count = sym.Analyzer().simplify(math.prod(sizes[1:], start=sizes[0]))
+    number = emit(op.arange(relax.prim_value(count), relax.prim_value(count + 1), 1, "int64"))
+    number = emit(op.astype(number, "int32"))
+    if not len(total.ty.shape):
+        number = emit(op.reshape(number, relax.ShapeExpr([])))
+    if zero_point:
+        total = emit(op.subtract(total, emit(op.multiply(number, const(zero_point, "int32")))))
+    real = emit(op.multiply(emit(op.astype(total, "float32")), const(scale, "float32")))
+    return op.divide(real, emit(op.astype(number, "float32"))) if is_mean else real

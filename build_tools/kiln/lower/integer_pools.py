@@ -1,0 +1,64 @@
+"""IntegerPools: average pooling of quantised tensors sums their integers, exactly, in int32.
+
+    average(s (q - z)) = s (sum(q) - n z) / n
+
+with n elements in a window, which dynamic sizes and padding may change from window to window. The tensor is
+read as integers: without this pass the dequantised tensor would be stored, four times as many bytes. Integers
+that are converted to float32 as they are, as in TFLite's models, have s = 1 and z = 0.
+Needs: channels last. Guarantees: pools with gaps in their windows, or whose number of windows is rounded up,
+stay in float.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from kiln.graph.bindings import CallRewriter, integers, operator, rewrite_calls
+from kiln.kernels.operators.pooling import is_plain, real_average
+from kiln.lower.linear_sums import BYTES, dequantised
+from kiln.opinfo import attach
+
+_MOST_SUMMED = 1 << 22  # 8-bit values whose sum fits into int32 with a zero point
+
+
+def integer_pools(mod: tvm.IRModule, raw: bool = True) -> tvm.IRModule:
+    """Compute average pools of 8-bit tensors on integers; `raw`: also those of converted integers."""
+
+    def rule(rewriter: CallRewriter, call: Any) -> Any:
+        return _pool(rewriter, call, raw)
+
+    return relax.transform.DeadCodeElimination()(rewrite_calls(mod, {"relax.nn.avg_pool2d": rule}))
+
+
+def _pool(rewriter: CallRewriter, call: Any, raw: bool) -> Any:
+    attrs = call.attrs
+    if not is_plain(attrs) or math.prod(integers(attrs.pool_size)) >= _MOST_SUMMED:
+        return None
+    found = _levels(rewriter, call.args[0], raw)
+    if found is None:
+        return None
+    data, scale, zero_point = found
+    pooled = rewriter.builder_.call_te(
+        real_average(attrs, scale, zero_point), data, primfunc_name_hint="avg_pool2d"
+    )
+    variable, module = pooled.args[0], rewriter.builder_.get()
+    info = {**attach.describe(call), "out_dtype": "float32", "args": [{"param": 0}]}
+    rewriter.builder_.update_func(variable, attach.with_ops(module[variable], [info]))
+    return pooled
+
+
+def _levels(rewriter: CallRewriter, expr: Any, raw: bool) -> tuple[Any, float, int] | None:
+    """(8-bit tensor, scale, zero point) of a dequantised or converted tensor, also transposed; else None."""
+    call = rewriter.definition(expr)
+    if operator(call) == "relax.permute_dims":
+        inner = _levels(rewriter, call.args[0], raw)
+        if inner is None:
+            return None
+        return rewriter.emit(relax.op.permute_dims(inner[0], integers(call.attrs.axes))), *inner[1:]
+    if operator(call) == "relax.astype" and str(call.args[0].ty.dtype) in BYTES and raw:
+        return call.args[0], 1.0, 0
+    return dequantised(rewriter, expr)

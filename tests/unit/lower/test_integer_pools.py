@@ -1,0 +1,71 @@
+"""IntegerPools: average pools of quantised tensors read integers, and results stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from kiln.lower.integer_pools import integer_pools
+from relaxed import const, module, operators, run_by_tvm
+from tvm import relax
+
+op = relax.op
+RNG = np.random.default_rng(5)
+SHAPE = (2, 7, 8, 3)
+
+
+def _real(x: Any, zero: int = 3) -> Any:
+    return op.dequantize(x, const(0.25), const(zero, str(x.ty.dtype)), out_dtype="float32")
+
+
+def _pool(x: Any, *, size: tuple[int, int] = (3, 2), **attributes: Any) -> Any:
+    return op.nn.avg_pool2d(x, size, layout="NHWC", **attributes)
+
+
+def _same(dtype: str, body: Any, raw: bool = True) -> list[str]:
+    """Assert that the pass changes results by rounding alone; return the operators that are left."""
+    mod = module([(SHAPE, dtype)], body)
+    changed = integer_pools(mod, raw)
+    limits = np.iinfo(dtype)
+    x = RNG.integers(limits.min, limits.max + 1, SHAPE).astype(dtype)
+    (want,), (got,) = run_by_tvm(mod, [x]), run_by_tvm(changed, [x])
+    np.testing.assert_allclose(got, want, 1e-6, 1e-6)
+    return operators(changed)
+
+
+POOLS: dict[str, Any] = {
+    "plain": lambda x: _pool(_real(x)),
+    "strided": lambda x: _pool(_real(x), strides=(2, 3)),
+    "padding_does_not_count": lambda x: _pool(_real(x), padding=(1, 0, 2, 1)),
+    "padding_counts": lambda x: _pool(_real(x), padding=(1, 0, 2, 1), count_include_pad=True),
+    "transposed": lambda x: _pool(op.permute_dims(_real(x), [0, 2, 1, 3])),
+    "unsigned": lambda x: _pool(_real(x, 200), padding=(1, 1, 1, 1)),
+    "converted": lambda x: _pool(op.astype(x, "float32"), padding=(1, 1, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_a_pool_reads_integers(name: str) -> None:
+    left = _same("uint8" if name == "unsigned" else "int8", POOLS[name])
+    assert not {"dequantize", "astype", "nn.avg_pool2d"} & set(left)
+
+
+STAY: dict[str, Any] = {
+    "rounded_up": lambda x: _pool(_real(x), strides=(2, 3), ceil_mode=True),
+    "gaps": lambda x: _pool(_real(x), dilation=(2, 1)),
+    "a_scale_for_each_channel": lambda x: _pool(
+        op.dequantize(x, const([0.1, 0.2, 0.3]), const([0, 1, 2], "int8"), axis=3, out_dtype="float32")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STAY)
+def test_other_pools_stay(name: str) -> None:
+    assert "nn.avg_pool2d" in operators(integer_pools(module([(SHAPE, "int8")], STAY[name])))
+
+
+def test_converted_integers_stay_where_fixed_point_rounds_them() -> None:
+    assert "nn.avg_pool2d" in operators(
+        integer_pools(module([(SHAPE, "int8")], POOLS["converted"]), raw=False)
+    )
