@@ -56,7 +56,8 @@ def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
     @contextmanager
     def running(*_: Any) -> Iterator[Any]:
-        def outputs(inputs: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        def outputs(inputs: Sequence[Sequence[Any]], runs: int) -> list[list[Any]]:
+            assert runs == 1
             return [open_reference(probed).run(one) for one in inputs]
 
         vectors = [SimpleNamespace(name="random_1", inputs=[X])]
@@ -150,6 +151,23 @@ def test_shapes_and_single_values() -> None:
     assert np.array_equal(
         float_model._with_channel_factors(np.float32([1, 2]), np.float32([2, 4])), np.float32([1, 2])
     )
+
+
+def test_the_float_model_hands_on_its_state(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Add", ["x", "h_in"], ["h_out"]), helper.make_node("Neg", ["h_out"], ["y"])]
+    shapes = {"x": [1, 4], "h_in": [1, 4]}
+    path = save_network(tmp_path / "sum.onnx", nodes, shapes, {"y": [1, 4], "h_out": [1, 4]}, {})
+    initial, x = np.full((1, 4), 2, np.float32), np.float32([[1, 2, 3, 4]])
+    states = {"h_in": ("h_out", initial)}
+    model = float_model._FloatModel(path, states)
+    for _ in range(2):  # two sequences of two runs
+        model.begin()
+        for number in (1, 2):
+            np.testing.assert_array_equal(model.run({"x": x})["y"], -(initial + number * x))
+    with pytest.raises(KilnError, match="inputs are x, h_in, the quantised one's z, h_in"):
+        model.run({"z": x})
+    with pytest.raises(KilnError, match="state comes from 'other', which the float model lacks"):
+        float_model._FloatModel(path, {"h_in": ("other", initial)})
 
 
 def test_a_limit_without_its_float_model(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,8 @@ from kiln.command_line.quantise.improve import QuantiseOptions
 from kiln.command_line.quantise.quantiser import Quantiser
 from kiln.command_line.quantise.run import Goal, quantise
 from kiln.command_line.quantise.search import snr_db
+from kiln.config import load_model
+from kiln.config.source import FileSource
 from kiln.errors import KilnError
 from kiln.golden.reference import open_reference
 from onnx import TensorProto, helper, numpy_helper
@@ -105,6 +107,32 @@ def test_a_goal_keeps_sensitive_nodes_in_float(net: Path, data: Path, tmp_path: 
     ):
         quantise(str(net), data, tmp_path / "never.onnx", goal=Goal(min_snr=500))
     assert not (tmp_path / "never.onnx").exists()
+
+
+def test_the_keys_of_the_float_model_are_written(net: Path, data: Path, tmp_path: Path) -> None:
+    """Without them a model of dynamic sizes could not be built; limits of floats are not for integers."""
+    (tmp_path / "in").mkdir()
+    shutil.copy(net, tmp_path / "in" / "net.onnx")
+    described = tmp_path / "in" / "net.yaml"
+    described.write_text(
+        "source: {kind: file, path: net.onnx}\naliases: [other]\ntolerance: {relative: 1.0e-6}\n"
+        "inputs: {x: {shape: [1, 3, h, 2 * half]}}\nweights: int8\n"
+        "dims: {h: {min: 8, max: 12, buckets: [8]}, half: {min: 4, max: 6}}\n"
+        "golden: {inputs: [{kind: tensors, tensors: {x: {kind: file, path: x.npy}}}]}\n"
+    )
+    result = quantise(str(described), data, tmp_path / "My net-int8.onnx")
+    assert result.described == tmp_path / "my_net_int8.yaml"
+    text = result.described.read_text()
+    assert "in/x.npy" in text and "half * 2" in text and str(tmp_path) not in text
+    before, after = load_model(described), load_model(result.described)
+    for key in ("dims", "inputs", "golden"):
+        assert getattr(after, key) == getattr(before, key)
+    assert after.source == FileSource(kind="file", path=str(tmp_path / "My net-int8.onnx"))
+    assert not {"aliases", "tolerance", "weights", "cut"} & after.model_fields_set
+    result.described.write_text(text.replace("max: 12", "max: 20"))
+    again = quantise(str(described), data, tmp_path / "My net-int8.onnx")
+    assert load_model(again.described or "").dims["h"].max == 20
+    assert quantise(str(net), data, tmp_path / "bare.onnx").described is None
 
 
 def test_golden_inputs_are_weak_data(net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from kiln.arrays import Array
-from kiln.command_line.build import build_copy
+from kiln.command_line.build import BuiltBundle, build_copy
 from kiln.command_line.compare.figures import Difference, difference
 from kiln.command_line.compare.probe import Probe
 from kiln.command_line.compare.probes import write_probed
@@ -28,11 +28,14 @@ from kiln.command_line.compare.run import (
 )
 from kiln.command_line.model_files import graph_of
 from kiln.command_line.running import Destination, RunningBundle, running
-from kiln.config import load_model
+from kiln.config import Model, load_model
+from kiln.config.interface import Interface
+from kiln.config.records import read
 from kiln.errors import KilnError
 from kiln.golden.compare import ErrorLimits
-from kiln.golden.reference import Reference, open_reference
+from kiln.golden.reference import open_reference
 from kiln.manifest import read_manifest
+from kiln.params.states import initial_value
 from kiln.sources.npy import load_npz
 
 MIN_SNR = 20.0  # dB
@@ -73,13 +76,13 @@ def compare_with_float(
     with errors_of_the_copy(model, source, probed):
         built = build_copy(str(configuration), destination.named, **options)
     read_as = _results_of_pairs(onnx.load(str(probed)))
-    reference = open_reference(float_probed)
     with running(built.folder, destination) as running_bundle:
-        if running_bundle.bundle.runs() > 1:
-            raise KilnError(f"model '{model.name}': compare --float accepts models without state")
+        float_model = _FloatModel(float_probed, _states(model, built))
         rows: list[Row] = []
-        for vector, inputs_by_name, got in _runs(running_bundle, built.folder):
-            want = _reference_tensors(reference, float_probed, inputs_by_name)
+        for number, (vector, inputs_by_name, got) in enumerate(_runs(running_bundle, built.folder)):
+            if number % running_bundle.bundle.runs() == 0:
+                float_model.begin()
+            want = float_model.run(inputs_by_name)
             for probe in probes:
                 value = got.get(read_as.get(probe.tensor, probe.tensor), got.get(probe.tensor))
                 if value is not None and want[probe.tensor].dtype.kind == "f":
@@ -107,7 +110,7 @@ def _runs(
         [entry["name"] for entry in manifest[kind]] for kind in ("inputs", "outputs")
     )
     vectors = running_bundle.bundle.vectors()
-    results = running_bundle.outputs([vector.inputs for vector in vectors])
+    results = running_bundle.outputs([vector.inputs for vector in vectors], running_bundle.bundle.runs())
     for vector, outputs in zip(vectors, results, strict=True):
         inputs_by_name = dict(zip(input_names, vector.inputs, strict=True))
         yield vector.name, inputs_by_name, dict(zip(output_names, outputs, strict=True))
@@ -133,17 +136,51 @@ def _names_when_stored(tensor: str, read_as: Mapping[str, str], path: Path) -> l
     return [*integers, read_as[tensor]]
 
 
-def _reference_tensors(reference: Reference, path: Path, fed: Mapping[str, Array]) -> dict[str, Array]:
-    """All outputs of the float model by name. Raises KilnError where its inputs are not those of `fed`."""
-    graph = onnx.load(str(path), load_external_data=False).graph
-    constants = {tensor.name for tensor in graph.initializer}
-    names = [entry.name for entry in graph.input if entry.name not in constants]
-    if set(names) != set(fed):
-        raise KilnError(
-            f"compare: the float model's inputs are {', '.join(names)}, the quantised one's {', '.join(fed)}"
-        )
-    outputs = reference.run([fed[name] for name in names])
-    return {entry.name: value for entry, value in zip(graph.output, outputs, strict=True)}
+def _states(model: Model, built: BuiltBundle) -> dict[str, tuple[str, Array]]:
+    """By input of the model that keeps a value: the output that it is fed from, and its first value."""
+    records = read(Interface, built.interface).states if model.state else []
+    return {
+        record.name: (model.state[record.name].output, initial_value(record))
+        for record in records
+        if record.name in model.state
+    }
+
+
+class _FloatModel:
+    """The float model with all its tensors as outputs, whose runs hand on its state.
+
+    `states`: as from `_states`; the float model keeps the same values. `path`: its file.
+    """
+
+    def __init__(self, path: Path, states: Mapping[str, tuple[str, Array]]) -> None:
+        graph = onnx.load(str(path), load_external_data=False).graph
+        constants = {tensor.name for tensor in graph.initializer}
+        self._inputs = [entry.name for entry in graph.input if entry.name not in constants]
+        self._outputs = [entry.name for entry in graph.output]
+        self._reference, self._states = open_reference(path), states
+        missing = [output for output, _ in states.values() if output not in self._outputs]
+        if missing:
+            raise KilnError(
+                f"compare: the quantised model's state comes from '{missing[0]}', which the float model lacks"
+            )
+        self.begin()
+
+    def begin(self) -> None:
+        """Set the state back to its first value."""
+        self._now = {name: value for name, (_, value) in self._states.items()}
+
+    def run(self, fed: Mapping[str, Array]) -> dict[str, Array]:
+        """All tensors of the next run by name. Raises KilnError where the inputs are not those of `fed`."""
+        given = {**fed, **self._now}
+        if set(self._inputs) != set(given):
+            raise KilnError(
+                f"compare: the float model's inputs are {', '.join(self._inputs)}, the quantised one's "
+                f"{', '.join(given)}"
+            )
+        results = self._reference.run([given[name] for name in self._inputs])
+        tensors = dict(zip(self._outputs, results, strict=True))
+        self._now = {name: tensors[output] for name, (output, _) in self._states.items()}
+        return tensors
 
 
 def _row(probe: Probe, vector: str, got: Array, want: Array, min_snr: float) -> Row:

@@ -15,6 +15,7 @@ from kiln.command_line.model_files import graph_of
 from kiln.command_line.outputs import writable
 from kiln.command_line.quantise.calibration import calibration_samples
 from kiln.command_line.quantise.improve import LEAST_TO_SPLIT, Change, QuantiseOptions, improved
+from kiln.command_line.quantise.keys import write_keys
 from kiln.command_line.quantise.quantiser import Quantiser
 from kiln.command_line.quantise.search import Candidate, Figures, search, sensitivity, snr_db
 from kiln.command_line.samples import Samples, check_labels
@@ -45,6 +46,7 @@ class Quantised:
     """The result: file, quality of the float and the quantised model, bytes, nodes in float, and the tried
     candidates.
 
+    `described`: the YAML file with the float model's keys; None: the model needs none.
     `choices`: how many nodes could stay in float. `steps` lists the measured changes of weights and biases;
     `split`: measured on one half of the samples, with the other half's ranges. `layers` lists the SNR in dB
     of a model in which only that node is quantised, most sensitive first; it is measured only for a search,
@@ -63,6 +65,7 @@ class Quantised:
     warning: str = ""
     steps: Sequence[Change] = ()
     split: bool = False
+    described: Path | None = None
 
 
 def quantise(
@@ -74,6 +77,7 @@ def quantise(
 ) -> Quantised:
     """Quantise the model `name` and write it to `out` (default: NAME_int8.onnx) and its figures next to it.
 
+    Keys of a YAML file that hold for the result, such as `dims`, are written next to it, too.
     `data` is a .npz file, a folder of images, or None for the golden inputs. Raises KilnError for wrong
     data, and for a goal that no choice of float nodes reaches; then nothing is written.
     """
@@ -118,7 +122,7 @@ def quantise(
     result = Quantised(
         out, float_figures, chosen.figures, float_bytes, len(content), chosen.kept,
         len(quantiser.choices()), layers, frontier, samples.warning, steps,
-        len(samples.runs) >= LEAST_TO_SPLIT,
+        len(samples.runs) >= LEAST_TO_SPLIT, write_keys(model, out),
     )  # fmt: skip
     write_json(out.with_suffix(".json"), as_json(result))
     return result

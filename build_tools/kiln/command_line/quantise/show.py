@@ -40,6 +40,8 @@ def show(result: Quantised) -> None:
             table.add_row(node, f"{snr:.1f}", "stays float" if node in result.kept else "")
         console.print(table)
     print(f"{result.model}: QDQ, see also {result.model.with_suffix('.json')}")
+    if result.described is not None:
+        print(f"{result.described}: the keys of the float model, to build it with")
 
 
 def _quality(figures: Figures) -> tuple[str, str]:
