@@ -14,6 +14,7 @@ import tvm
 from kiln.config import sizes
 from kiln.emit.objects import compile_all
 from kiln.golden.reference import open_reference
+from kiln.kernels.cpu import transposed
 from kiln.lower.pipeline import Lowering, lower
 from kiln.plan.lifetimes import root_of
 from kiln.tir.kernel_name import digest
@@ -146,6 +147,20 @@ CASES: dict[str, tuple[Sequence[Sequence[Any]], Callable[..., Any]]] = {
     ),
     "concat": ([("n", 5), ("n", 5)], lambda x, y: op.concat([op.nn.relu(x), y], axis=0)),
     "transpose": ([(4, "n", 3)], lambda x: op.nn.relu(op.permute_dims(x, [2, 1, 0]))),
+    "channels last": ([("m", 20, "n", "m")], lambda x: op.nn.relu(op.permute_dims(x, [0, 2, 3, 1]))),
+    "channels first": (
+        [("m", "n", "m", 20), (20, 1, 1), ("m", 20, "n", "m")],
+        lambda x, bias, y: op.add(op.add(op.permute_dims(x, [0, 3, 1, 2]), bias), y),
+    ),
+    "two dynamic axes": (
+        [("4n", "2m"), ("2m", "4n")],
+        lambda x, y: op.multiply(op.permute_dims(x, [1, 0]), y),
+    ),
+    "short rows": (
+        [("m", 20, "n", "m"), (20, 1, 1)],
+        lambda x, scale: op.nn.relu(op.multiply(x, scale)),
+    ),
+    "rows in one": ([("n", "m", 3, "m")], lambda x: op.exp(op.add(x, x))),
     "woven planes": ([("m", 3, "n", 21)], lambda x: op.nn.relu(op.permute_dims(x, [0, 2, 3, 1]))),
     "woven open planes": (
         [(3, "m", "n"), (3,)],
@@ -223,6 +238,16 @@ def test_one_build_for_all_sizes(name: str, tmp_path: Path) -> None:
         got = lowered.run(inputs, dims)
         assert got.shape == want.shape, dims
         close(got, want, 2e-5)
+
+
+def test_transposes_of_dynamic_sizes_are_computed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    make = transposed.make
+    monkeypatch.setattr(transposed, "make", lambda *given: made.append(given[0]) or make(*given))
+    for name in ("channels last", "channels first", "two dynamic axes"):
+        lower(build(*CASES[name]), Lowering("m", runnable_alone("x86_64"), "pthread"))
+    assert [one.lanes for one in made] == [8, 8, 8]
+    assert [len(one.nest.axes) for one in made] == [3, 3, 2]  # rows and columns of an image are one axis
 
 
 OPAQUE = """

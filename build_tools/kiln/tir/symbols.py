@@ -84,6 +84,10 @@ class SymbolRanges:
         """The greatest value that `size` can have."""
         return int(size) if not is_dynamic(size) else int(self._analyzer().const_int_bound(size).max_value)
 
+    def least(self, size: Extent) -> int:
+        """The least value that `size` can have."""
+        return int(size) if not is_dynamic(size) else int(self._analyzer().const_int_bound(size).min_value)
+
     def points(self) -> list[SymbolRanges]:
         """Each variable at its least value, at the geometric mean of its bounds, and at its greatest value.
 

@@ -318,13 +318,13 @@ def make(
     if interleaved is not None:
         return interleave.make(interleaved, fused, stored, machine, _STEPS)
     if last is None and not expanded.steps:
-        turned = transposed.read_transposition(nest, expanded, fused.tables, lanes, machine)
+        turned = transposed.read_transposition(nest, expanded, fused, lanes, machine)
         if turned is not None:
             return transposed.make(turned, in_place, inputs, machine, _STEPS)
         if not machine.parallel:
             nest = flattened(nest, expanded.reads())
-        else:
-            nest = with_longer_rows(nest, expanded, fused.tables, lanes)
+        if machine.parallel or any(map(is_dynamic, nest.extents)):
+            nest = with_longer_rows(nest, expanded, fused.tables, lanes, ranges, machine.parallel)
         expanded = fused.expanded(nest, stored)
     loops = _loops(nest, lanes, expanded, ranges)
     count = ranges.product(loops.sizes)
