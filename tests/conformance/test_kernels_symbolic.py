@@ -14,7 +14,6 @@ import tvm
 from kiln.config import sizes
 from kiln.emit.objects import compile_all
 from kiln.golden.reference import open_reference
-from kiln.kernels.cpu import transposed
 from kiln.lower.pipeline import Lowering, lower
 from kiln.plan.lifetimes import root_of
 from kiln.tir.kernel_name import digest
@@ -240,16 +239,6 @@ def test_one_build_for_all_sizes(name: str, tmp_path: Path) -> None:
         close(got, want, 2e-5)
 
 
-def test_transposes_of_dynamic_sizes_are_computed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    make = transposed.make
-    monkeypatch.setattr(transposed, "make", lambda *given: made.append(given[0]) or make(*given))
-    for name in ("channels last", "channels first", "two dynamic axes"):
-        lower(build(*CASES[name]), Lowering("m", runnable_alone("x86_64"), "pthread"))
-    assert [one.lanes for one in made] == [8, 8, 8]
-    assert [len(one.nest.axes) for one in made] == [3, 3, 2]  # rows and columns of an image are one axis
-
-
 OPAQUE = """
 g (float[n,m] x, int64[k] rows, float[k,m] new, int64[k,1] places, int64[k,m] lines)
 => (float[n,m] a, float[n,m] b, float[n,m] c, float[n,m] d, float[n,m] e, float[n,m] s, int64[n,m] t,
@@ -317,35 +306,6 @@ def test_long_sums_of_any_length_are_added_in_parts(tmp_path: Path) -> None:
         x = RNG.uniform(-3, 3, (m, n, 20)).astype("f4")
         for got, axes in zip(program.run([x], {"m": m, "n": n}), ((0, 1), (1, 2)), strict=True):
             close(got, (x.astype("f8") ** 2).mean(axis=axes), 1e-6)
-
-
-@pytest.mark.parametrize("attributes", ["", pytest.param("<onesided = 0>", marks=pytest.mark.heavy)])
-def test_stft_of_a_signal_of_any_length(attributes: str, tmp_path: Path) -> None:
-    text = f"g (float[b,s,1] x) => (float[b,?,?,2] y) {{ y = STFT{attributes}(x, step, window) }}"
-    weights = {"step": np.array(4), "window": RNG.normal(size=16).astype("f4")}
-    path = write(tmp_path / "m.onnx", text, 17, **weights)
-    program, reference = Program(path, {"b": (1, 3), "s": (16, 90)}), open_reference(path)
-    for b, s in ((1, 16), (3, 90), (2, 31)):
-        x = RNG.normal(size=(b, s, 1)).astype("f4")
-        close(program.run([x], {"b": b, "s": s})[0], reference.run([x])[0])
-
-
-def test_stft_of_a_signal_without_an_axis_of_parts(tmp_path: Path) -> None:
-    """As PyTorch exports it, before weights for the frequencies of a real signal; also of a fixed length."""
-    text = """g (float[b,SAMPLES] x) => (float[b,f,3] y) {
-      pairs = STFT(x, step, window)
-      power = ReduceSumSquare<axes=[-1], keepdims=0>(pairs)
-      y = MatMul(power, mel) }"""
-    weights: dict[str, Any] = {"step": np.array(4), "window": RNG.normal(size=16).astype("f4")}
-    weights["mel"] = RNG.uniform(0, 0.2, (9, 3)).astype("f4")
-    for samples, tried in (("s", [(1, 16), (3, 90)]), ("50", [(2, 50)])):
-        path = write(tmp_path / f"{samples}.onnx", text.replace("SAMPLES", samples), 17, **weights)
-        ranges = {"b": (1, 3), "s": (16, 90)}
-        names = ["b", "s"] if samples == "s" else ["b"]
-        program, reference = Program(path, {name: ranges[name] for name in names}), open_reference(path)
-        for shape in tried:
-            x = RNG.normal(size=shape).astype("f4")
-            close(program.run([x], dict(zip(names, shape, strict=False)))[0], reference.run([x])[0], 1e-4)
 
 
 def test_names_do_not_make_a_kernel_another_one() -> None:

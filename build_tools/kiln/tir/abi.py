@@ -51,7 +51,6 @@ _FLATTEN = tirx.transform.FlattenBuffer()
 _HOIST = s_tir.transform.HoistIfThenElse()
 
 _BEFORE_HOIST = [
-    tirx.transform.NarrowDataType(32),
     s_tir.transform.LoopPartition(),
     prim_func_pass(lambda func, *_: round_down(func), opt_level=0, name="RoundDown"),
     tirx.transform.VectorizeLoop(True),
@@ -243,6 +242,8 @@ def lower(kernel: Kernel, target: tvm.target.Target) -> Lowered:
     lowered = pointers(_large_first(mod["kernel"]) if kernel.family == "opaque" else mod["kernel"])
     mod = tvm.IRModule({"kernel": lowered.func.with_attr("calling_conv", 0)})
     has_branches = _branches(mod["kernel"])
+    position_bits = 64 if kernel.wide_positions and "64" in str(target.attrs["mtriple"]).split("-")[0] else 32
+    mod = tirx.transform.NarrowDataType(position_bits)(mod)
     mod = tvm.transform.Sequential(_BEFORE_HOIST)(mod)
     if has_branches:
         with tvm.transform.PassContext(disabled_pass=without):

@@ -61,6 +61,8 @@ class Kernel:
     fetches: bool = False  # whether the kernel prefetches the weights in Machine.upcoming
     ranges: SymbolRanges = NO_RANGES  # of the variables of the group that the kernel computes
     packing: Packing | None = None  # of the weights; None: they are read as they are
+    # Whether positions are computed in 64 bits where pointers have 64 bits: see transposed.make.
+    wide_positions: bool = False
     # What stored tensors are that a constant in fewer bits is made of, by position.
     labels: dict[int, str] = field(default_factory=dict)
 

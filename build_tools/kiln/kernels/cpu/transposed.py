@@ -268,4 +268,7 @@ def make(
         Argument(tensor.name, [ranges.product(list(tensor.shape))], str(tensor.dtype)) for tensor in every
     ]
     func = define(arguments, tasks, body, bool(in_place), ranges)
-    return Kernel(func, tasks, {}, "loops", in_place, ranges=ranges), every
+    # LLVM extends sums of 32 bits to 64, and LoopStrengthReduce of LLVM 22 then repeats the divisions for
+    # each vector (tests/conformance/test_dynamic_transposes.py).
+    wide = any(is_dynamic(size) for size in (*sizes, *nest.extents))
+    return Kernel(func, tasks, {}, "loops", in_place, ranges=ranges, wide_positions=wide), every
