@@ -69,15 +69,19 @@ Rule = Callable[["CallRewriter", Any], Any]
 class CallRewriter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
     """Rewrites calls of operators, in order of execution; `rules` maps a name, or OTHERS, to its rule.
 
-    A rule gets this object and the call, and returns the expression to use instead or None to keep it.
+    A rule gets this object and the call, and returns the expression to use instead or None to keep it. While
+    it runs, `original` is the call as `mod` has it, before the calls of its operands were rewritten.
     """
 
     def __init__(self, mod: tvm.IRModule, rules: dict[str, Rule]) -> None:
         super().__init__(mod)
         self.rules = rules
+        self.original: Any = None
 
     def visit_call_(self, call: Any) -> Any:
+        original = call
         call = self.visit_expr_post_order(call)
+        self.original = original
         name = operator(call)
         rule = None if name is None else self.rules.get(name, self.rules.get(OTHERS))
         replacement = None if rule is None else rule(self, call)

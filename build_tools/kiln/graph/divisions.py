@@ -2,7 +2,9 @@
 
 Processors divide vectors ten times slower than they multiply them. Guarantees: results differ by at most one
 unit in the last place, and not at all where c is a power of two. Divisions by constants whose inverse is not
-a normal number stay.
+a normal number stay, and so do those whose quotient an operator with steps reads, such as floor, directly or
+through elementwise operators and moves: 41 * (1 / 41) is less than 1 in float32. A sum or a product of
+matrices in between rounds more than the quotient does, and ends the search.
 
 x / sqrt(y), where y has fewer elements than x, as in an instance normalisation, becomes x * (1 / sqrt(y)).
 The inverse of a root of any float32 number is a normal number, or infinite where x / 0 is infinite or NaN.
@@ -16,7 +18,66 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from kiln.graph.bindings import CallRewriter, const, constant, operator, rewrite_calls, shape_of
+from kiln.frontend import added_operators, branches
+from kiln.graph.bindings import (
+    CallRewriter,
+    const,
+    constant,
+    operator,
+    rewrite_calls,
+    shape_of,
+    variables,
+)
+
+# Operators whose result jumps where an operand changes by its last bit. Casts to integers and quantisation by
+# a computed scale do, too.
+_STEPS = frozenset(
+    f"relax.{name}"
+    for name in (
+        "ceil", "equal", "floor", "floor_divide", "floor_mod", "greater", "greater_equal", "less",
+        "less_equal", "mod", "not_equal", "round", "sign", "trunc",
+    )
+)  # fmt: skip
+# Operators that add up products or elements, or that approximate a function of a whole row.
+_SUMS = frozenset(
+    f"relax.{name}"
+    for name in (
+        "cumprod", "cumsum", "einsum", "matmul", "mean", "nn.adaptive_avg_pool2d", "nn.attention",
+        "nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d", "nn.batch_norm", "nn.conv1d",
+        "nn.conv1d_transpose", "nn.conv2d", "nn.conv2d_transpose", "nn.conv3d", "nn.conv3d_transpose",
+        "nn.group_norm", "nn.instance_norm", "nn.layer_norm", "nn.log_softmax", "nn.rms_norm", "nn.softmax",
+        "prod", "std", "sum", "variance",
+    )
+)  # fmt: skip
+
+
+def _is_step(expr: Any) -> bool:
+    """Whether a result of `expr` may jump where a float operand changes by its last bit."""
+    name = operator(expr)
+    if name == "relax.astype":
+        return not str(expr.ty.dtype).startswith(("float", "bfloat"))
+    if name == "relax.quantize":
+        return constant(expr.args[1]) is None
+    if name == "relax.call_dps_packed":  # a loop may do anything with its operands
+        return not branches.is_choice(expr) and added_operators.name_of(expr) is not None
+    return name in _STEPS
+
+
+def _exact_divisions(mod: tvm.IRModule) -> set[Any]:
+    """The float32 divisions of `mod` whose quotients reach an operator with steps."""
+    exact: set[Any] = set()
+    for _, function in mod.functions_items():
+        if not isinstance(function, relax.Function):
+            continue
+        reach: set[Any] = set()  # variables that an operator with steps reads
+        for block in reversed(function.body.blocks):
+            for binding in reversed(block.bindings):
+                value, name = binding.value, operator(binding.value)
+                if _is_step(value) or (binding.var in reach and name not in _SUMS):
+                    reach.update(variables(value))
+                if binding.var in reach and name == "relax.divide":
+                    exact.add(value)
+    return exact
 
 
 def _divide(_rewriter: CallRewriter, call: Any) -> Any:
@@ -55,8 +116,13 @@ def divisions_by_zero(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def divisions_by_constants(mod: tvm.IRModule) -> tvm.IRModule:
-    """Replace float32 divisions by constants with multiplications by the inverse."""
-    return rewrite_calls(mod, {"relax.divide": _divide})
+    """Replace float32 divisions by constants, whose quotient no step reads, with products of the inverse."""
+    exact = _exact_divisions(mod)
+
+    def changed(rewriter: CallRewriter, call: Any) -> Any:
+        return None if rewriter.original in exact else _divide(rewriter, call)
+
+    return rewrite_calls(mod, {"relax.divide": changed})
 
 
 def _divide_by_root(rewriter: CallRewriter, call: Any) -> Any:

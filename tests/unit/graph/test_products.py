@@ -101,6 +101,33 @@ def test_divisions_by_constants() -> None:
     ), [(3, 4)])  # fmt: skip
 
 
+def test_divisions_whose_quotient_is_rounded_stay() -> None:
+    """Directly, and behind elementwise operators and moves; 41 * (1 / 41) is less than 1."""
+    by = const(41.0)
+
+    def body(x: Any) -> list[Any]:
+        scale = op.where(op.equal(op.max(x), const(0.0)), const(1.0), op.divide(op.max(x), by))
+        return [
+            op.floor(op.divide(x, by)),
+            op.astype(op.divide(x, by), "int64"),
+            op.equal(op.divide(x, by), const(1.0)),
+            op.floor(op.add(op.reshape(op.divide(x, by), [123]), const(0.5))),
+            op.round(op.divide(x, scale)),
+        ]
+
+    mod = module([((123,), "float32")], body)
+    changed = divisions_by_constants(mod)
+    assert "multiply" not in operators(changed)
+    x = np.arange(123).astype("f4")
+    for want, got in zip(run_by_tvm(mod, [x]), run_by_tvm(changed, [x]), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+    def smooth(x: Any) -> list[Any]:
+        return [op.divide(x, by), op.floor(op.sum(op.divide(x, by), [0]))]
+
+    assert "divide" not in operators(divisions_by_constants(module([((123,), "float32")], smooth)))
+
+
 def test_divisions_by_square_roots() -> None:
     """By those of fewer elements, and not by others; 0 and infinity stay what they are."""
 
