@@ -7,8 +7,9 @@ reference measures it: it runs again with each float input moved up or down by o
 of the activations changed by 2^-18, so that values halfway between two levels round up in one run and down in
 another: means and interpolations of levels, such as a Resize by 2, fall there often. Where no float input can
 be moved (token numbers), the embeddings are moved by one level, and the scales are changed by 1/512 instead,
-which moves the greatest value of each by a quarter of a level. The greatest change of an output over these
-runs is its sensitivity. Random signs come from a fixed seed.
+which moves the greatest value of each by a quarter of a level. Scales that are computed from the data have
+nothing to change; for them, each float constant is moved up or down by the fraction 2^-18. The greatest
+change of an output over these runs is its sensitivity. Random signs come from a fixed seed.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ ROUNDING = frozenset(
     ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "QGemm", "QLinearAdd",
      "QLinearMul", "DynamicQuantizeMatMul", "QAttention", "DynamicQuantizeLSTM")
 )  # fmt: skip
+# Those whose scale is computed in the run.
+DYNAMIC = frozenset(("DynamicQuantizeLinear", "DynamicQuantizeMatMul", "QAttention", "DynamicQuantizeLSTM"))
 _RUNS = 2
 _LEVELS = 255
 _SCALE_CHANGE = 1 / 512
@@ -44,6 +47,7 @@ class Sensitivity:
         self._reference, self._model = reference, reference.graph
         nodes = list(self._model.graph.node) if self._model else []
         self.applies = any(node.op_type in ROUNDING for node in nodes)
+        self._dynamic = any(node.op_type in DYNAMIC for node in nodes)
         self._steps = self._input_steps() if self.applies else {}
         self._variants: list[Reference] | None = None  # made at the first run, for all vectors
         self._generator = np.random.default_rng(0)
@@ -87,7 +91,10 @@ class Sensitivity:
         model = onnx.load(str(path))
         variants: list[Reference] = []
         with scratch_folder("sensitivity") as folder:
-            for number, factor in enumerate((1 + change, 1 - change)):
+            signs = (
+                (1, -1, 1, -1) if tables and self._dynamic else (1, -1)
+            )  # each moves constants in its own way
+            for number, factor in enumerate(1 + sign * change for sign in signs):
                 changed = Path(folder, f"variant{number}.onnx")
                 onnx.save(self._changed(model, factor, tables=tables), str(changed))
                 variant = OnnxRuntime(changed)
@@ -115,7 +122,18 @@ class Sensitivity:
                 table = onnx.numpy_helper.to_array(constants[node.input[0]])
                 if table.dtype.kind == "f" and table.ndim > 1:
                     replace(node, 0, self._perturbed("", table))
+        if tables and self._dynamic:
+            self._move_constants(changed)
         return changed
+
+    def _move_constants(self, model: onnx.ModelProto) -> None:
+        """Move each element of the float32 constants of `model` up or down by the fraction _TIE_CHANGE."""
+        for tensor in model.graph.initializer:
+            if tensor.data_type == onnx.TensorProto.FLOAT and tensor.dims and not tensor.external_data:
+                value = onnx.numpy_helper.to_array(tensor)
+                signs = self._generator.integers(0, 2, value.shape) * 2 - 1
+                moved = (value * (1 + signs * _TIE_CHANGE)).astype(value.dtype)
+                tensor.CopyFrom(onnx.numpy_helper.from_array(moved, tensor.name))
 
 
 def perturbed(value: Array, step: float | None, generator: np.random.Generator) -> Array:

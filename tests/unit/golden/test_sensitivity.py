@@ -71,6 +71,33 @@ def test_embeddings_move_where_inputs_are_tokens(tmp_path: Path) -> None:
     assert 0 < sensitivity[0] <= 6 * SCALE
 
 
+def test_constants_move_where_scales_are_computed(tmp_path: Path) -> None:
+    """Embeddings of integers, as quantize_dynamic writes them: 1 and -1 are halfway between two levels."""
+    path = tmp_path / "net.onnx"
+    value, node = helper.make_tensor_value_info, helper.make_node
+    nodes = [
+        node("Gather", ["table", "x"], ["rows"]),
+        node("DequantizeLinear", ["rows", "scale"], ["values"]),
+        node("Mul", ["values", "gain"], ["scaled"]),
+        node("DynamicQuantizeLinear", ["scaled"], ["levels", "step", "zero"]),
+        node("DequantizeLinear", ["levels", "step", "zero"], ["y"]),
+    ]
+    constants = {
+        "table": np.int8([[1, -1, 1, -1], [-1, 1, 1, -1]]),
+        "scale": np.float32(0.5),
+        "gain": np.full(4, 2, "f4"),
+    }
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [value("x", TensorProto.INT64, [2])],
+        [value("y", TensorProto.FLOAT, [2, 4])],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    assert 1 / 255 < measured(path, np.array([0, 1]))[0] < 4 / 255
+
+
 def test_values_between_two_levels_round_both_ways(tmp_path: Path) -> None:
     """64 means of two neighbouring levels round to the even one, or all of them to the other."""
     path = tmp_path / "net.onnx"
