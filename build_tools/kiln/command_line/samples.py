@@ -99,8 +99,8 @@ def samples_from_npz(path: Path, ports: Sequence[SamplePort]) -> Samples:
     if labels is not None and (labels.dtype.kind not in "iu" or labels.min(initial=0) < 0):
         wrong = "is negative" if labels.dtype.kind in "iu" else f"is {labels.dtype}"
         raise KilnError(f"{path}: 'labels' {wrong}, allowed are numbers of classes: integers from 0 on")
-    constant = [name for name in names if arrays[name].dtype.kind == "f" and np.ptp(arrays[name]) == 0]
-    flat = f"'{constant[0]}' is the same number everywhere: no range follows from it" if constant else ""
+    reasons = {name: _without_range(arrays[name]) for name in names}
+    flat = next((f"'{name}' {why}: no range follows from it" for name, why in reasons.items() if why), "")
     warning = "; ".join(text for text in (flat, _few_samples_warning(len(runs))) if text)
     return Samples(runs, None if labels is None else labels.ravel(), warning, path=path)
 
@@ -225,3 +225,12 @@ def _few_samples_warning(count: int) -> str:
         if count < _ENOUGH_SAMPLES
         else ""
     )
+
+
+def _without_range(array: Array) -> str:
+    """Why no range of values follows from samples of an input, as a predicate; empty if one does."""
+    if array.dtype.kind != "f":
+        return ""
+    if not array.size:
+        return "has no elements"
+    return "is the same number everywhere" if np.ptp(array) == 0 else ""

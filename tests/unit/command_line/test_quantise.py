@@ -24,6 +24,7 @@ from kiln.config import load_model
 from kiln.config.source import FileSource
 from kiln.errors import KilnError
 from kiln.golden.reference import open_reference
+from networks import normal, save_network
 from onnx import TensorProto, helper, numpy_helper
 
 RANDOM = np.random.default_rng(7)
@@ -170,6 +171,23 @@ def test_shapes_of_data(net: Path, tmp_path: Path) -> None:
         np.savez(tmp_path / "data.npz", x=array)
         result = quantise(str(net), tmp_path / "data.npz", tmp_path / "out.onnx")
         assert result.warning.endswith("16 or more give better ranges of activations")
+
+
+def test_data_without_elements_of_an_input(tmp_path: Path) -> None:
+    """The cache of a decoder is empty in the first run: its range is not known, which is said."""
+    nodes = [
+        helper.make_node("MatMul", ["past", "w"], ["old"], "first"),
+        helper.make_node("Add", ["old", "b"], ["shifted"], "shift"),
+        helper.make_node("Concat", ["shifted", "x"], ["all"], "join", axis=1),
+        helper.make_node("MatMul", ["all", "w"], ["y"], "last"),
+    ]
+    shapes: dict[str, Any] = {"past": [1, "past", 4], "x": [1, 2, 4]}
+    weights = normal(1, 1.0, w=(4, 4), b=(4,))
+    path = save_network(tmp_path / "net.onnx", nodes, shapes, {"y": [1, "now", 4]}, weights)
+    x = RANDOM.standard_normal((3, 1, 2, 4)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x, past=np.zeros((3, 1, 0, 4), np.float32))
+    result = quantise(str(path), tmp_path / "data.npz", tmp_path / "out.onnx")
+    assert result.warning.startswith("'past' has no elements: no range follows from it")
 
 
 @pytest.mark.parametrize(

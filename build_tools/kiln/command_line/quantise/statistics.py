@@ -24,7 +24,9 @@ class Channels:
     count: int = 0
 
     def add(self, value: Array, axis: int) -> None:
-        """Include a tensor with its channels on `axis`."""
+        """Include a tensor with its channels on `axis`; one without elements adds nothing."""
+        if not value.size:
+            return
         flat = np.moveaxis(value, axis, 0).reshape(value.shape[axis], -1).astype(np.float64)
         self.low = np.minimum(self.low, flat.min(1))
         self.high = np.maximum(self.high, flat.max(1))
