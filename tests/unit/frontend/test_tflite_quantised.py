@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
+from kiln.errors import KilnError
 from tflite_files import Tensor, write
 
 from .tflite_runs import GONE, OP, imported, levels, pool, random_int8, reference, run, stock
@@ -182,3 +183,54 @@ def test_casts_saturate(dtype: str, tmp_path: Path) -> None:
     outputs = run(imported(path), x)
     assert outputs.dtype == expected.dtype
     np.testing.assert_array_equal(outputs[:-1], expected[:-1])  # NaN is what a processor makes of it
+
+
+MISREAD: dict[str, tuple[str, list[Tensor], str]] = {
+    "slopes_of_16_bits": (
+        "PRELU",
+        [
+            Tensor("x", (2, 4), "int16", 0.001),
+            Tensor("s", (4,), "int16", 0.001, data=np.ones(4, np.int16)),
+            Tensor("y", (2, 4), "int16", 0.002),
+        ],
+        r"its slopes .input 1. are int16, allowed with activations of int16: int8",
+    ),
+    "slopes_of_the_other_sign": (
+        "PRELU",
+        [
+            Tensor("x", (2, 4), "uint8", 0.1, 128),
+            Tensor("s", (4,), "int8", 0.01, data=np.ones(4, np.int8)),
+            Tensor("y", (2, 4), "uint8", 0.1, 128),
+        ],
+        "are int8, allowed with activations of uint8: uint8",
+    ),
+    "parts_of_several_scales": (
+        "CONCATENATION",
+        [
+            Tensor("x", (2, 4), "int16", 0.001),
+            Tensor("z", (2, 4), "int16", 0.002),
+            Tensor("y", (4, 4), "int16", 0.002),
+        ],
+        "inputs and output have different quantisation",
+    ),
+    "bytes_without_a_scale": (
+        "MUL",
+        [Tensor("x", (2, 4), "int8"), Tensor("z", (2, 4), "int8"), Tensor("y", (2, 4), "int8")],
+        "its input 'x' has no scale",
+    ),
+    "products_without_a_scale": (
+        "BATCH_MATMUL",
+        [Tensor("x", (2, 4), "int16"), Tensor("z", (4, 3), "int16"), Tensor("y", (2, 3), "int16")],
+        "its input 'x' has no scale",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISREAD)
+def test_tensors_that_litert_reads_as_something_else(tmp_path: Path, name: str) -> None:
+    """LiteRT runs these files, and takes their integers for other values than the file says."""
+    operator, tensors, reason = MISREAD[name]
+    kind = getattr(schema.BuiltinOperator, operator)
+    path = write(tmp_path / "m.tflite", tensors, kind, None, [0, 1], [2])
+    with pytest.raises(KilnError, match=rf"{operator} .output y.: .*{reason}"):
+        imported(path)

@@ -267,10 +267,20 @@ def scatter_nd(node: TfliteOperands) -> Any:
     return op.astype(node.emit(scattered), "bool")
 
 
+def concatenation(node: TfliteOperands) -> Any:
+    """Left to TVM, which rescales parts to the result's scale, as LiteRT does for uint8.
+
+    Raises ValueError for int16 of several scales, whose integers LiteRT joins as they are.
+    """
+    if node.result_dtype() == "int16":
+        node.check_same_quantisation(0, len(node.inputs) - 1)
+
+
 CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "BATCH_TO_SPACE_ND": batch_to_space,
     "BITCAST": bitcast,
     "CAST": cast,
+    "CONCATENATION": concatenation,
     "ONE_HOT": one_hot,
     "CUMSUM": cumsum,
     "DENSIFY": densify,

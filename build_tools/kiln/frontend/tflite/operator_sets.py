@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import tflite
+
 from kiln.frontend.tflite.state_tensors import STATES
 
 # Operators that only move values: with equal quantisation of input and output they are correct on the raw
@@ -25,3 +29,25 @@ _HYBRID_NAMES = """
 # Operators that read complex numbers, which have a last axis of the real and the imaginary part here.
 COMPLEX = frozenset(("CAST", "COMPLEX_ABS", "EXPAND_DIMS", "IMAG", "REAL", "RESHAPE", "SQUEEZE"))
 HYBRID = frozenset([*_HYBRID_NAMES.split(), *STATES])
+# Operators that LiteRT computes with scales, by types of integers: without a scale it multiplies by 0.
+_BYTES = (tflite.TensorType.INT8, tflite.TensorType.UINT8)
+_SCALED = {
+    **dict.fromkeys(("ADD", "SUB", "MUL", "DIV", "SQUARED_DIFFERENCE"), _BYTES),
+    **dict.fromkeys(("BATCH_MATMUL", "PRELU"), (*_BYTES, tflite.TensorType.INT16)),
+}
+
+
+def refused_input(name: str, tensor: Any) -> str:
+    """Why the operator `name` does not take an input, as a predicate; empty if it does.
+
+    `tensor`: as TVM's importer describes it. The two parts of complex numbers are not computed with apart.
+    """
+    kind = tensor.tensor.Type()
+    if kind == tflite.TensorType.COMPLEX64 and name not in COMPLEX:
+        return (
+            f"has complex numbers, allowed as an input of: {', '.join(sorted(COMPLEX))}; "
+            "compute with their real and imaginary parts"
+        )
+    if kind in _SCALED.get(name, ()) and tensor.qnn_params is None:
+        return "has no scale, with which LiteRT computes integers of this type: give it one, or use int32"
+    return ""

@@ -36,7 +36,7 @@ from kiln.frontend.tflite.converter_tables import CONVERTERS, INTEGER_CONVERTERS
 from kiln.frontend.tflite.counted_ops import CountedConverter
 from kiln.frontend.tflite.fixed_point import range_of_activation
 from kiln.frontend.tflite.operands import Compute, TfliteOperands
-from kiln.frontend.tflite.operator_sets import COMPLEX, HYBRID, MOVES, QUANTISED
+from kiln.frontend.tflite.operator_sets import HYBRID, MOVES, QUANTISED, refused_input
 from kiln.frontend.tflite.own_nodes import PREFIX, custom_name, shown_reason, shown_refusal
 from kiln.frontend.tflite.plan_loops import PlanLoops
 from kiln.frontend.tflite.state_tensors import STATES
@@ -127,7 +127,7 @@ class Converter(CountedConverter):
         def call(op: Any) -> Any:
             try:
                 self.check_counted(name, op)
-                self._check_complex(name, op)
+                self._check_inputs(name, op)
                 if name in MOVES:
                     self._check_same_quantisation(op)
                 if self.symbols is None:
@@ -191,15 +191,12 @@ class Converter(CountedConverter):
             str(tflite_frontend.get_tensor_name(self.subgraph, outputs[0])) if op.OutputsLength() else "none"
         )
 
-    def _check_complex(self, name: str, op: Any) -> None:
-        """Raise ValueError where an operator would compute with the two parts of complex numbers apart."""
+    def _check_inputs(self, name: str, op: Any) -> None:
+        """Raise ValueError for an input of a type that the operator does not compute with."""
         for tensor in self.get_input_tensors(op):
-            is_complex = tensor.tensor_idx >= 0 and tensor.tensor.Type() == tflite.TensorType.COMPLEX64
-            if is_complex and name not in COMPLEX:
-                raise ValueError(
-                    f"its input '{self._name(tensor)}' has complex numbers, allowed as an input of: "
-                    f"{', '.join(sorted(COMPLEX))}; compute with their real and imaginary parts"
-                )
+            reason = "" if tensor.tensor_idx < 0 else refused_input(name, tensor)
+            if reason:
+                raise ValueError(f"its input '{self._name(tensor)}' {reason}")
 
     def _check_same_quantisation(self, op: Any) -> None:
         """Raise ValueError if an output and the first input are quantised differently."""

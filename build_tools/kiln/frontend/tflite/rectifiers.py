@@ -27,6 +27,7 @@ from kiln.frontend.tflite.interpolated_tables import int16_grids
 from kiln.frontend.tflite.operands import Grid, TfliteOperands, const
 
 op = relax.op
+_SLOPES = {"int8": "int8", "uint8": "uint8", "int16": "int8"}  # by the type of the activations
 
 
 def rectifier(activation: int) -> Callable[[TfliteOperands], Any]:
@@ -82,10 +83,18 @@ def leaky_relu(node: TfliteOperands) -> Any:
 
 
 def prelu(node: TfliteOperands) -> Any:
-    """PRELU of quantised tensors; others: `computing_ops`."""
+    """PRELU of quantised tensors; others: `computing_ops`.
+
+    Raises ValueError for slopes of a type that LiteRT's kernel does not read as what it is.
+    """
     source, slopes, result = node.grid(0), node.grid(1), node.result_grid()
     if source is None or slopes is None or result is None or not {source.dtype, result.dtype} <= {*RANGES}:
         return None
+    if slopes.dtype != _SLOPES[source.dtype]:
+        raise ValueError(
+            f"its slopes (input 1) are {slopes.dtype}, allowed with activations of {source.dtype}: "
+            f"{_SLOPES[source.dtype]}, as which LiteRT reads them"
+        )
     x = _levels(node, 0, source)
     product = node.bind(op.multiply(x, _levels(node, 1, slopes)))
     return _sloped(node, x, product, source, result, slopes.scale)
