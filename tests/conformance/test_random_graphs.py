@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from .drawn_operators.case import compare_case, save_case
+from .drawn_operators.case import cases_of, compare_case, load_case, save_case
+from .drawn_operators.quantised_chains import NAME, compare_levels, quantised_chain
 from .onnx_nodes.results import HOST
 from .random_graphs.agreement import agree
 from .random_graphs.cases import made
@@ -18,14 +19,16 @@ ONCE_REFUSED = {252: 10, 291: 10, 525: 10, 638: 10, 804: 10}
 ONCE_WRONG = {2036: 30}
 CRASHED = 119  # with a dynamic axis, whose padding differs from size to size
 SAMPLE = range(1000, 1014)
+# Graphs in QDQ with convolutions, pools, sums, products and attention, all with a dynamic axis.
+QUANTISED = (9, 15, 25, 29, 43)
 
 
-@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.heavy)])
-def test_a_sample(half: int) -> None:
+@pytest.mark.parametrize("third", [0, *(pytest.param(n, marks=pytest.mark.heavy) for n in (1, 2))])
+def test_a_sample(third: int) -> None:
     once_failed = (made(seed, nodes) for seed, nodes in {**ONCE_REFUSED, **ONCE_WRONG}.items())
     fixed = (made(seed, NODES) for seed in SAMPLE[:7])
     is_open = (made(seed, NODES, is_open=True) for seed in (CRASHED, *SAMPLE[7:]))
-    agree([*once_failed, *fixed, *is_open][half::2], HOW, [HOST])
+    agree([*once_failed, *fixed, *is_open][third::3], HOW, [HOST])
 
 
 @pytest.mark.heavy
@@ -33,6 +36,17 @@ def test_a_sample(half: int) -> None:
 @pytest.mark.parametrize("target", [HOST, "aarch64", "armv7", "riscv64"])
 def test_many(target: str, is_open: bool) -> None:
     agree((made(seed, NODES, is_open) for seed in range(200)), HOW, [target], 2, refusals=is_open)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("target", [HOST, "aarch64", "riscv64"])
+def test_many_quantised_graphs(target: str) -> None:
+    """QDQ graphs with drawn scales, zero points, signs and dynamic sizes, whose steps are of integers."""
+    agree(cases_of(NAME, quantised_chain, range(300)), (load_case, compare_levels), [target], 2)
+
+
+def test_a_sample_of_quantised_graphs() -> None:
+    agree(cases_of(NAME, quantised_chain, QUANTISED), (load_case, compare_levels), [HOST])
 
 
 def test_a_seed_determines_a_graph() -> None:

@@ -10,7 +10,7 @@ from .chain_links import Chain
 from .draw import Draw, Maker, Node
 
 _OPSETS = (18, 21)
-_LINKS = [
+LINKS = [
     link
     for file in (chain_links, chain_kernels)
     for link, weight in file.LINKS.items()
@@ -27,7 +27,7 @@ def chain(d: Draw) -> Node:
     for _ in range(d.number(3, 9)):
         names = list(c.shapes)
         x = names[-1] if d.chance(0.75) else d.pick(names)
-        link = d.pick(_LINKS)
+        link = d.pick(LINKS)
         before = len(c.steps), len(c.inputs)
         try:
             link(c, x, c.shapes[x])
