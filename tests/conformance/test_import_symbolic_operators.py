@@ -45,6 +45,12 @@ CASES: dict[str, tuple[str, str, dict[str, Any], int]] = {
         17,
     ),
     "depthwise": ("picture", "Conv<group = 4, pads = [1, 1, 1, 1]>(x, k)", {"k": values(4, 1, 3, 3)}, 17),
+    "every third element": (
+        "picture",
+        'Conv<auto_pad: string = "SAME_UPPER", strides = [3, 2]>(x, k)',
+        {"k": values(3, 4, 1, 1)},
+        17,
+    ),
     "dilated": (
         "picture",
         "Conv<dilations = [2, 2], strides = [2, 2], pads = [2, 2, 2, 2]>(x, k)",

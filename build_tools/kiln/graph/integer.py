@@ -6,11 +6,11 @@ matmul are dequantised and the weights are constant, the op is computed on the i
     conv(s_x (x - z_x), s_w (w - z_w)) = s_x s_w (conv(x, w - z_w) - z_x sum(w - z_w))
 
 with a 32-bit accumulator; padding is filled with z_x, so that the second term is one constant per output
-channel. Weights of uint8 are stored as w - 128 in int8; the rest of their zero point is multiplied with the
-sum of each window or row of x. The epilogue (bias, activation, quantize) stays in float and is fused after
-the accumulator. Exact up to the rounding of that float arithmetic, about 1e-7 of the accumulator (Jacob et
-al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", 2018,
-section 2.2).
+channel. Weights of uint8 are stored as w - 128 in int8; the rest of their zero point, one or one for each
+output channel, is multiplied with the sum of each window or row of x. The epilogue (bias, activation,
+quantize) stays in float and is fused after the accumulator. Exact up to the rounding of that arithmetic,
+about 1e-7 of the accumulator (Jacob et al., "Quantization and Training of Neural Networks for Efficient
+Integer-Arithmetic-Only Inference", 2018, section 2.2).
 Needs: parameters bound as constants. Other patterns stay in float arithmetic.
 """
 
@@ -43,40 +43,47 @@ from kiln.graph.integer_transposed import TransposedConvolutions
 
 @dataclass(frozen=True)
 class _Quantised:
-    """value = scale * (data - zero_point); `scale` has one entry, or one for each index of `axis`."""
+    """value = scale * (data - zero_point); `scale` has one entry, or one for each index of `axis`.
+
+    `zero_points`: of weights, in the same way; `zero_point` is the first.
+    """
 
     data: Any
     scale: Array
-    zero_point: int
+    zero_points: Array
     axis: int
 
+    @property
+    def zero_point(self) -> int:
+        return int(self.zero_points[0])
 
-def _dequantised(rewriter: CallRewriter, expr: Any) -> _Quantised | None:
+
+def _dequantised(rewriter: CallRewriter, expr: Any, several: bool = False) -> _Quantised | None:
+    """The 8-bit tensor that `expr` dequantises; None for others, and unless `several` for zero points."""
     call = rewriter.definition(expr)
     if operator(call) != "relax.dequantize" or str(call.args[0].ty.dtype) not in ("int8", "uint8"):
         return None
-    scale, zero_point = constant(call.args[1]), constant(call.args[2])
-    if scale is None or zero_point is None or np.unique(zero_point).size != 1:
+    scale, zero = constant(call.args[1]), constant(call.args[2])
+    if scale is None or zero is None:
+        return None
+    points = zero.astype("int32").reshape(-1)
+    points = points[:1] if np.all(points == points[:1]) else points
+    if points.size != 1 and not several:
         return None
     rank = len(call.args[0].ty.shape)
-    return _Quantised(
-        call.args[0],
-        scale.astype("float64").reshape(-1),
-        int(zero_point.reshape(-1)[0]),
-        int(call.attrs.axis) % rank,
-    )
+    return _Quantised(call.args[0], scale.astype("float64").reshape(-1), points, int(call.attrs.axis) % rank)
 
 
 @dataclass(frozen=True)
 class _Weights:
     """Constant weights: scale * (value - rest), value of int8; one scale per output channel, or one for all.
 
-    `rest` is 0 unless the weights minus their zero point do not fit into int8.
+    `rest`, as many numbers, is 0 unless the weights minus their zero points do not fit into int8.
     """
 
     value: Array
     scale: Array
-    rest: int
+    rest: Array
 
 
 def _weights(rewriter: CallRewriter, expr: Any, channel_axis: int) -> _Weights | None:
@@ -93,7 +100,7 @@ def _weights(rewriter: CallRewriter, expr: Any, channel_axis: int) -> _Weights |
         if not all(isinstance(size, int) for size in sizes):  # no constant has dynamic sizes
             return None
         shape, expr = sizes, turned.args[0]
-    dequantised = _dequantised(rewriter, expr)
+    dequantised = _dequantised(rewriter, expr, several=True)
     if dequantised is None:
         return None
     data = rewriter.definition(dequantised.data)
@@ -108,14 +115,20 @@ def _weights(rewriter: CallRewriter, expr: Any, channel_axis: int) -> _Weights |
     if shape is not None:
         axis = _axis_after(value.shape, dequantised.axis, shape)
         value = value.reshape(shape)
-    if dequantised.scale.size > 1 and axis != channel_axis:
+    points = dequantised.zero_points
+    if max(dequantised.scale.size, points.size) > 1 and axis != channel_axis:
         return None
     value = value.astype("int32") if axes is None else np.transpose(value, axes).astype("int32")
-    shifted = value - dequantised.zero_point
+    shifted = value - _along(points, channel_axis, value.ndim)
     if shifted.min(initial=0) >= -128 and shifted.max(initial=0) <= 127:
-        return _Weights(shifted.astype("int8"), dequantised.scale, 0)
+        return _Weights(shifted.astype("int8"), dequantised.scale, np.zeros(1, "int32"))
     middle = 128 if value.max(initial=0) > 127 else 0
-    return _Weights((value - middle).astype("int8"), dequantised.scale, dequantised.zero_point - middle)
+    return _Weights((value - middle).astype("int8"), dequantised.scale, points - middle)
+
+
+def _along(numbers: Array, axis: int, rank: int) -> Array:
+    """One number, or one for each index of an axis, that broadcasts to a tensor of `rank` axes."""
+    return numbers.reshape([-1 if position == axis else 1 for position in range(rank)])
 
 
 def _axis_after(before: Sequence[int], axis: int, shape: Sequence[int]) -> int | None:
@@ -136,8 +149,8 @@ def _rescale(rewriter: CallRewriter, sums: Any, offset: Array, scale: Array, sha
     return relax.op.multiply(as_float, factor)
 
 
-def _less(rewriter: CallRewriter, products: Any, sums: Any, rest: int) -> Any:
-    """total - rest * sums in int32."""
+def _less(rewriter: CallRewriter, products: Any, sums: Any, rest: Array) -> Any:
+    """products - rest * sums in int32."""
     return rewriter.emit(
         relax.op.subtract(products, rewriter.emit(relax.op.multiply(sums, const(rest, "int32"))))
     )
@@ -152,11 +165,11 @@ def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
     weights = _weights(rewriter, call.args[1], kernel_layout.index("O"))
     if image is None or weights is None or image.scale.size != 1:
         return None
-    kernel, zero_point = weights.value, weights.rest
-    if (
-        zero_point and int(kernel.shape[kernel_layout.index("I")]) == 1
-    ):  # depthwise: no sums of products in 8 bits
-        kernel, zero_point = (kernel.astype("int32") - zero_point).astype("int16"), 0
+    kernel, rest, outputs = weights.value, weights.rest, kernel_layout.index("O")
+    if rest.any() and int(kernel.shape[kernel_layout.index("I")]) == 1:
+        # Depthwise: there are no sums of products of 8 bits.
+        kernel = (kernel.astype("int32") - _along(rest, outputs, kernel.ndim)).astype("int16")
+        rest = np.zeros(1, "int32")
     data = image.data
     top, left, bottom, right = integers(attrs.padding)
     if any((top, left, bottom, right)) and image.zero_point != 0:
@@ -184,14 +197,13 @@ def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
     reduced = tuple(axis for axis, name in enumerate(kernel_layout) if name != "O")
     offset = -image.zero_point * kernel.astype("int64").sum(axis=reduced)
     channels = offset.size
-    if zero_point:
-        outputs = kernel_layout.index("O")
+    if rest.any():
         ones = np.ones([groups if axis == outputs else n for axis, n in enumerate(kernel.shape)], "int8")
         windows = sums(ones)
         if groups > 1:
             windows = rewriter.emit(relax.op.repeat(windows, channels // groups, data_layout.index("C")))
-        total = _less(rewriter, total, windows, zero_point)
-        offset = offset + zero_point * image.zero_point * (kernel.size // channels)
+        total = _less(rewriter, total, windows, _along(rest, data_layout.index("C"), len(data_layout)))
+        offset = offset + rest.astype("int64") * image.zero_point * (kernel.size // channels)
     scales = np.broadcast_to(weights.scale, (channels,)) * image.scale[0]
     shape = [channels if axis == "C" else 1 for axis in data_layout]
     return _rescale(rewriter, total, offset, scales, shape)
@@ -235,13 +247,13 @@ def _matmul(rewriter: CallRewriter, call: Any) -> Any:
     weights = _weights(rewriter, call.args[1], 1)
     if left is None or weights is None or left.scale.size != 1:
         return None
-    kernel, zero_point = weights.value, weights.rest
+    kernel, rest = weights.value, weights.rest
     total = rewriter.emit(relax.op.matmul(left.data, const(kernel, "int8"), out_dtype="int32"))
     offset = -left.zero_point * kernel.astype("int64").sum(axis=0)
-    if zero_point:
+    if rest.any():
         wide = rewriter.emit(relax.op.astype(left.data, "int32"))
-        total = _less(rewriter, total, rewriter.emit(relax.op.sum(wide, -1, keepdims=True)), zero_point)
-        offset = offset + zero_point * left.zero_point * kernel.shape[0]
+        total = _less(rewriter, total, rewriter.emit(relax.op.sum(wide, -1, keepdims=True)), rest)
+        offset = offset + rest.astype("int64") * left.zero_point * kernel.shape[0]
     scales = np.broadcast_to(weights.scale, offset.shape) * left.scale[0]
     rank = len(call.args[0].ty.shape)
     return _rescale(rewriter, total, offset, scales, [1] * (rank - 1) + [offset.size])

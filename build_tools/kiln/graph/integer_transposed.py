@@ -56,7 +56,7 @@ class TransposedConvolutions:
         if str(attrs.data_layout) not in ("NCHW", "NCW") or str(attrs.kernel_layout) not in ("IOHW", "IOW"):
             return None
         image, weights = self.image(rewriter, call.args[0]), self.weights(rewriter, call.args[1], 1)
-        if image is None or image.scale.size != 1 or weights is None or weights.rest:
+        if image is None or image.scale.size != 1 or weights is None or weights.rest.any():
             return None
         batch, channels, *sizes = shape_of(image.data)
         data = rewriter.emit(relax.op.permute_dims(image.data, [0, *range(2, 2 + len(sizes)), 1]))

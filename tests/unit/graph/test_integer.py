@@ -52,6 +52,16 @@ CONVOLUTIONS: dict[str, Any] = {
     "strided": lambda x: _conv(_image(x), _weights(HWIO), strides=2, dilation=2),
     "per_channel": lambda x: _conv(_image(x), _weights(HWIO, RNG.uniform(0.1, 1, 5), np.zeros(5))),
     "weights_zero_point": lambda x: _conv(_image(x), _weights(HWIO, zero_point=100)),
+    "zero_points_per_channel": lambda x: _conv(
+        _image(x), _weights(HWIO, RNG.uniform(0.1, 1, 5), [100, -3, 0, 7, -100]), padding=1
+    ),
+    "depthwise_zero_points_per_channel": lambda x: op.nn.conv2d(
+        _image(x),
+        _weights(DEPTHWISE.reshape(3, 3, 4, 1), zero_point=[90, 0, -1, -90], axis=2),
+        data_layout="NHWC",
+        kernel_layout="HWOI",
+        groups=4,
+    ),
     "nchw": lambda x: op.nn.conv2d(
         _image(op.permute_dims(x, [0, 3, 1, 2])), _weights(KERNEL.transpose(0, 3, 1, 2)), padding=1
     ),
@@ -82,7 +92,7 @@ def test_a_convolution_of_integers(name: str) -> None:
     changed = _same(module([((2, 7, 8, 4), "int8")], CONVOLUTIONS[name]), (2, 7, 8, 4))
     convolution = next(call for call in calls(changed) if call.op.name == "relax.nn.conv2d")
     assert str(convolution.args[0].ty.dtype) == "int8"
-    assert str(convolution.args[1].ty.dtype) == "int8"
+    assert str(convolution.args[1].ty.dtype) == ("int16" if name.startswith("depthwise") else "int8")
     assert str(convolution.ty.dtype) == "int32"
 
 
@@ -93,11 +103,15 @@ def test_padding_holds_the_zero_point() -> None:
     assert str(pad.ty.dtype) == "int8"
 
 
+SCALES = RNG.uniform(0.1, 1, 9)
+
+
 @pytest.mark.parametrize("shape", [(3, 6), (2, 5, 6)])
-@pytest.mark.parametrize("per_channel", [False, True])
-def test_a_product_of_integers(shape: tuple[int, ...], per_channel: bool) -> None:
+@pytest.mark.parametrize(
+    ("scale", "points"), [(0.5, 0), (SCALES, np.zeros(9)), (SCALES, np.arange(-120, 120, 27)), (0.5, 99)]
+)
+def test_a_product_of_integers(shape: tuple[int, ...], scale: Any, points: Any) -> None:
     weights = RNG.integers(-127, 128, (6, 9)).astype("int8")
-    scale, points = (RNG.uniform(0.1, 1, 9), np.zeros(9)) if per_channel else (0.5, 0)
     mod = module([(shape, "int8")], lambda x: op.matmul(_image(x), _weights(weights, scale, points, axis=1)))
     changed = _same(mod, shape)
     assert str(next(c for c in calls(changed) if c.op.name == "relax.matmul").ty.dtype) == "int32"
@@ -164,8 +178,8 @@ def test_unsigned_images() -> None:
 
 
 STAY: dict[str, Any] = {
-    "weights_with_a_zero_point_for_each_channel": lambda x: _conv(
-        _image(x), _weights(HWIO, np.full(5, 0.5), np.arange(5))
+    "weights_with_a_zero_point_for_each_input": lambda x: _conv(
+        _image(x), _weights(HWIO, 0.5, np.arange(4), axis=2)
     ),
     "weights_scaled_along_the_inputs": lambda x: _conv(
         _image(x), _weights(HWIO, np.full(4, 0.5), np.zeros(4), axis=2)

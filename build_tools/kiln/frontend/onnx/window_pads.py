@@ -47,7 +47,8 @@ def with_pads(node: Node) -> Any:
     before, after = [], []
     for size, width, stride, dilation in zip(spatial, kernel, strides, dilations, strict=True):
         # There are ceil(size / stride) windows; the last one begins at (size - 1) // stride * stride.
-        beyond = node.symbols.simplify((size - 1) % stride)
+        # Windows of one element never end beyond the axis.
+        beyond = node.symbols.simplify((size - 1) % stride) if width > 1 else 0
         if not isinstance(beyond, int):
             raise ValueError(varying_pads(mode, size, stride))
         total = max((width - 1) * dilation - beyond, 0)
