@@ -82,6 +82,14 @@ CASES: dict[str, tuple[str, str, dict[str, Any], int]] = {
     "mean of all": ("rows", "ReduceMean<keepdims = 0>(x)", {}, 17),
     "running sum": ("rows", "CumSum(x, axis)", {"axis": np.array(1)}, 17),
     "product of itself": ("rows", 'Einsum<equation: string = "bsd,btd->bst">(x, x)', {}, 17),
+    # as torch.split(x, [2, n - 2], 1) is exported, with the parts in another order
+    "parts of dynamic sizes": (
+        "rows",
+        "Concat<axis = 1>(later, first) n = Shape<start = 1, end = 2>(x) rest = Sub(n, two) "
+        "parts = Concat<axis = 0>(two, rest) first, later = Split<axis = 1>(x, parts)",
+        {"two": np.array([2])},
+        18,
+    ),
     "mean of three": ("rows", "Mean(x, x, s)", {"s": values(8)}, 17),
 }
 

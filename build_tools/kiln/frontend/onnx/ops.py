@@ -5,6 +5,7 @@ A converter is a function of a node that returns a Relax expression, or None to 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +33,8 @@ from kiln.frontend.onnx import (
     signal_ops,
     window_pads,
 )
-from kiln.frontend.onnx.node import Node, shape_expr
+from kiln.frontend.onnx.node import Node, part, shape_expr
+from kiln.frontend.symbols import Extent
 
 Converter = Callable[[Node], Any]
 _BITS = 6  # of an exponent that makes a difference: an integer other than -1, 0 and 1 overflows after 2**6
@@ -208,8 +210,29 @@ def one_hot(node: Node) -> Any:
 
 
 def split(node: Node) -> Any:
-    """Split into parts whose sizes are known only when the model runs; other splits are left to TVM."""
-    return data_dependent_sizes.split(node) if node.has(1) and node.elements(1) is None else None
+    """Split into parts of dynamic sizes, or of sizes of the run; splits into fixed sizes are left to TVM."""
+    if not node.has(1) or node.constant(1) is not None:
+        return None
+    sizes = node.elements(1)
+    return data_dependent_sizes.split(node) if sizes is None else _split_at_sizes(node, sizes)
+
+
+def _split_at_sizes(node: Node, sizes: list[Extent]) -> Any:
+    """Parts of an axis, whose `sizes` depend on dimensions. Raises ValueError if they do not fill it."""
+    shape, symbols = node.shape(0), node.symbols
+    axis = int(node.attributes.get("axis", 0)) % len(shape)
+    ends: list[Extent] = [0]
+    for size in sizes:
+        ends.append(symbols.simplify(ends[-1] + size))
+    wrong = symbols.differing(ends[-1], shape[axis], ones=True)
+    for size in sizes:
+        wrong = wrong or symbols.differing(size, shape_ops.larger(size, 0), ones=True)
+    if wrong is not None:
+        at = ", ".join(f"{name} = {value}" for name, value in wrong.items())
+        parts = ", ".join(map(str, sizes))
+        raise ValueError(f"parts of {parts} do not fill axis {axis}, of {shape[axis]}, with {at}")
+    data = node.tensor(0)
+    return relax.Tuple([part(data, axis, *limits) for limits in itertools.pairwise(ends)])
 
 
 OVERRIDES: dict[str, Converter] = {
