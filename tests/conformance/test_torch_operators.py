@@ -93,13 +93,14 @@ def special():
     return Special(), (torch.randn(3, 7),)
 
 class Sizes(nn.Module):
-    """Numbers that are dynamic sizes: remainders, powers, shifts and bitwise operations."""
+    """Numbers that are dynamic sizes: remainders, powers, quotients, shifts and bitwise operations."""
 
     def forward(self, x, i):
         n = x.shape[0]
         places = torch.stack((i // n, i % n, n % (i.abs() + 1), torch.remainder(n, i.abs() + 2)), -1)
         bits = torch.stack((i & n, i | n, i ^ n, i << (n // 3), i >> (n // 4)), -1)
-        return places, bits, x % n, x.abs() ** n, n ** x, torch.fmod(x, n)
+        below = x * (-n // 2), x * ((5 - n) // 3)  # rounded down, also below 0
+        return places, bits, x % n, x.abs() ** n, n ** x, torch.fmod(x, n), *below
 
 def sizes():
     torch.manual_seed(0)

@@ -54,6 +54,16 @@ def test_division_of_what_may_be_negative_is_not_known(symbols: Symbols) -> None
     assert compute(symbols, "Mod", from_items([n]), from_items([n - 1])) is None
 
 
+def test_a_division_without_remainder_rounds_down(symbols: Symbols) -> None:
+    """x - x % 2 may be negative; so programs in Python, where -3 // 2 is -2, are exported."""
+    n = symbols.extent("n")
+    x = from_items([n, n - 5])
+    multiple = compute(symbols, "Sub", x, compute(symbols, "Mod", x, np.array([2, 2])))
+    whole, rounded = compute(symbols, "Div", multiple, np.array([2, 2])).extents()
+    assert str(whole) == "n // T.int64(2)"
+    assert symbols.differing(rounded, (n - 5) // 2) is None
+
+
 def test_comparisons_count_only_where_they_hold_for_all_sizes(symbols: Symbols) -> None:
     n = symbols.extent("n")
     value = compute(symbols, "Equal", from_items([n, 3, n]), np.array([-1, 3, 0]))

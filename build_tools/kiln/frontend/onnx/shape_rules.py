@@ -76,10 +76,13 @@ def _arithmetic(name: str, of_integers: Callable[[Any, Any, Symbols], Any]) -> R
 def _divide(a: Any, b: Any, symbols: Symbols) -> Any:
     """Integer division. ONNX rounds towards zero, which equals floor division for non-negative operands.
 
-    Raises NotKnownError for a dividend that may have either sign, and for a divisor that may not be positive.
+    Raises NotKnownError for a dividend that may have either sign and a remainder, and for a divisor that may
+    not be positive.
     """
     if symbols.holds(a <= 0):
         return tirx.floordiv(_expr(a * -1), _positive(b, symbols)) * -1
+    if not symbols.holds(a >= 0) and symbols.holds(tirx.EQ(tirx.floormod(_expr(a), _expr(b)), _expr(0))):
+        return tirx.floordiv(_expr(a), _positive(b, symbols))
     return tirx.floordiv(_not_negative(a, symbols), _positive(b, symbols))
 
 

@@ -3,11 +3,13 @@
 torch.nn.EmbeddingBag: the exporter writes a Loop over the bags, whose rows are cut out by sizes of the run.
 Here each row is added (or compared, for the mode `max`) into the result of its bag by ScatterElements, for
 any number of bags and of rows. scatter_reduce with the mode `mean`: the exporter writes the last value that
-falls on a place, in place of their mean. Antialiased resizes by factors: see `antialiased`.
+falls on a place, in place of their mean. Antialiased resizes by factors: see `antialiased`. Floor divisions
+of dynamic sizes: the exporter writes ONNX's division, which rounds a negative quotient up.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,9 +29,17 @@ def translations() -> Mapping[Any, Callable[..., Any]]:
         aten._embedding_bag.default: embedding_bag,
         aten._embedding_bag_forward_only.default: embedding_bag,
         aten.scatter_reduce.two: scatter_reduce,
+        operator.floordiv: floor_division,
         aten._upsample_bilinear2d_aa.default: antialiased("linear", -0.75),
         aten._upsample_bicubic2d_aa.default: antialiased("cubic", -0.5),
     }
+
+
+def floor_division(self: Any, other: Any) -> Any:
+    """The quotient of two sizes, rounded down; ONNX's remainder of integers has the sign of the divisor."""
+    from onnxscript import opset18 as op
+
+    return op.Div(op.Sub(self, op.Mod(self, other)), other)
 
 
 def scatter_reduce(
