@@ -32,6 +32,7 @@ from kiln.frontend.quiet import quiet_stderr
 from kiln.frontend.tflite.control import runnable
 from kiln.frontend.tflite.files import has_stablehlo_control, rounds_activations
 from kiln.frontend.torch.library import load_torch, open_archive
+from kiln.frontend.torch.quantised import has_levels
 from kiln.golden.exact_graph import exact_content
 from kiln.golden.own_reference import onnx_parts
 from kiln.golden.own_reference_tflite import tflite_parts
@@ -79,7 +80,8 @@ class Reference:
 
     `about`: name, version and settings for golden.json. `precision`: fp16 or bf16 where it computes with 16
     bits, so that rounding is coarser than float32's. `graph`: the model without external data, for ONNX.
-    `has_open_sizes`: whether the file leaves a size of an input to its user.
+    `has_open_sizes`: whether the file leaves a size of an input to its user. `has_levels`: whether a PyTorch
+    program rounds activations to levels.
     """
 
     path: Path
@@ -87,6 +89,7 @@ class Reference:
     precision: str | None = None
     graph: onnx.ModelProto | None = None
     has_open_sizes = True
+    has_levels = False
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs for `inputs`, both in the model's own order. Raises KilnError if the run fails."""
@@ -212,7 +215,7 @@ class Torch(Reference):
         program = open_archive(path)
         from torch.utils import _pytree
 
-        self._module = program.module()
+        self._module, self.has_levels = program.module(), has_levels(program)
         results = _pytree.tree_leaves([node.meta.get("val") for node in program.graph.nodes])
         kinds = {str(getattr(value, "dtype", "")) for value in (*program.state_dict.values(), *results)}
         self.precision = _coarsest([name for kind, name in _HALVES.items() if kind in kinds])

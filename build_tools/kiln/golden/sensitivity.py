@@ -46,9 +46,9 @@ class Sensitivity:
     def __init__(self, reference: Reference) -> None:
         self._reference, self._model = reference, reference.graph
         nodes = list(self._model.graph.node) if self._model else []
-        self.applies = any(node.op_type in ROUNDING for node in nodes)
+        self.applies = reference.has_levels or any(node.op_type in ROUNDING for node in nodes)
         self._dynamic = any(node.op_type in DYNAMIC for node in nodes)
-        self._steps = self._input_steps() if self.applies else {}
+        self._steps = self._input_steps() if self.applies and self._model else {}
         self._variants: list[Reference] | None = None  # made at the first run, for all vectors
         self._generator = np.random.default_rng(0)
 
@@ -85,6 +85,8 @@ class Sensitivity:
 
     def _changed_models(self, change: float, *, tables: bool) -> list[Reference]:
         """The model with scales greater and less by the fraction `change`; `tables`: embeddings moved."""
+        if self._model is None:
+            return []
         path = self._reference.path
         if sum(file.stat().st_size for file in [path, *external_files(path)]) > _LARGEST:
             return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from ai_edge_litert import schema_py_generated as schema
+from kiln.arrays import Array
 from kiln.golden.compare import ErrorLimits, entry_limits, looseness, weakness
 from kiln.golden.reference import Reference, open_reference
 from kiln.golden.rounding import rounding
@@ -118,6 +120,20 @@ def test_values_between_two_levels_round_both_ways(tmp_path: Path) -> None:
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
     assert measured(path, np.tile(np.float32([0, 0.5]), 64)[None, None]) == [64 * 0.5]
+
+
+def test_programs_of_pytorch_move_inputs_by_a_level() -> None:
+    """They have no graph of ONNX; what rounds to halves changes by one half for some of many inputs."""
+
+    class Program(Reference):
+        has_levels = True
+
+        def _run(self, inputs: Sequence[Array]) -> list[Array]:
+            return [np.asarray(np.round(inputs[0] * 2) / 2)]
+
+    x = np.linspace(-1, 1, 500, dtype=np.float32)
+    assert Sensitivity(Program()).applies
+    assert Sensitivity(Program()).measure(["x"], [x], Program().run([x])) == [0.5]
 
 
 def test_float_models_have_none(tmp_path: Path) -> None:

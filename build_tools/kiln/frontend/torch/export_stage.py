@@ -24,6 +24,7 @@ from kiln.frontend.torch.library import load_torch, open_archive, quiet_torch, r
 from kiln.frontend.torch.matrices import matrices
 from kiln.frontend.torch.present import present
 from kiln.frontend.torch.promotion import with_explicit_types
+from kiln.frontend.torch.quantised import quantised
 from kiln.frontend.torch.recurrent import any_length, recurrent
 from kiln.frontend.torch.scans import scans
 from kiln.frontend.torch.special import special
@@ -86,6 +87,7 @@ def _translations() -> dict[Any, Any]:
         bits,
         unconverted,
         grouped,
+        quantised,
         convolutions,
         recurrent,
         scans,

@@ -15,6 +15,7 @@ from typing import Any
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_output
 from kiln.frontend.torch.groups import define_fallback
+from kiln.frontend.torch.quantised import LIBRARY, load_operators
 from kiln.frontend.torch.structures import add_unknown
 from kiln.sources.torch_archive import PACKAGES
 
@@ -68,6 +69,8 @@ def open_archive(path: Path) -> Any:
                     f"it calls the operator {operator[1]}::{operator[2]} of another library; export "
                     "the module with PyTorch's own operators in its place"
                 )
+            if isinstance(cause, ModuleNotFoundError) and cause.name == "torchao":  # classes of its weights
+                message = f"it needs torchao, which quantised it: {sys.executable} -m pip install torchao"
             if "attribute" in message:  # a dataclass, say, of the program that saved it
                 message += (
                     "; give it tensors, tuples and dicts, or build it from a function, model=module:function"
@@ -84,6 +87,8 @@ def _add_operator(library: str, name: str) -> bool:
     """Make an operator known that PyTorch itself has not; False if there is none that Kiln could."""
     if (library, name) == ("transformers", "grouped_mm_fallback"):
         return define_fallback()
+    if library == LIBRARY:
+        return not hasattr(getattr(sys.modules["torch"].ops, library), name) and load_operators()
     if library != "torchvision" or library in sys.modules:
         return False
     try:
