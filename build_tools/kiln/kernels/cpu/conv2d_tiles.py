@@ -9,7 +9,7 @@ from typing import Any
 from tvm import tirx
 
 from kiln.kernels.cpu.conv2d_schedule import Schedule
-from kiln.kernels.cpu.convolution import Convolution
+from kiln.kernels.cpu.convolution import Convolution, Row
 from kiln.kernels.cpu.gemm import product
 from kiln.kernels.cpu.gemm_prefetch import PanelPrefetch, prefetch_later, prefetch_panels
 from kiln.kernels.cpu.output_tile import Finish, OutputTile, TileOperands
@@ -49,6 +49,16 @@ class TileLoops:
     def _part(self, number: Expr) -> None:
         """Emit part `number` of the rows: the tiles of all panels."""
         conv, schedule = self.conv, self.schedule
+        if schedule.lines:
+            begin = bind(number * int64(schedule.lines))
+            after = bind(tirx.min(begin + int64(schedule.lines), int64(conv.lines)))
+
+            def lines(column: Expr, columns: int) -> None:
+                with serial(after - begin) as line:
+                    self._line(begin + line, column, columns)
+
+            blocks(conv.columns, schedule.tile.width, lines)
+            return
         row_tiles = ceil_div(conv.rows, schedule.tile.rows)
         first = bind(number * int64(schedule.part))
         end = bind(tirx.min(first + int64(schedule.part), int64(row_tiles)))
@@ -63,24 +73,45 @@ class TileLoops:
 
     def _panel(self, first_column: Expr, columns: int, group: Expr | None = None) -> None:
         """Emit all tiles of `columns` columns from `first_column`, at most a tile width."""
+        if self.schedule.lines:
+            with serial(self.conv.lines) as line:
+                self._line(line, first_column, columns, group)
+            return
         blocks(
             self.conv.rows, self.schedule.tile.rows,
             lambda row, count: self._tile_at(row, count, first_column, columns, group),
         )  # fmt: skip
+
+    def _line(self, line: Expr, first_column: Expr, columns: int, group: Expr | None = None) -> None:
+        """Emit the tiles of the output line number `line` of all images; see `_tile_at` for the rest."""
+        conv, rows = self.conv, self.schedule.tile.rows
+        line = bind(line)
+        first_index = line * int64(ceil_div(conv.ranges.greatest(conv.out_w), rows))
+
+        def tile(pixel: Expr, count: int) -> None:
+            index = first_index + divide(pixel, rows)
+            self._tiles(conv.pixels(line, pixel, count), index, first_column, columns, group)
+
+        blocks(conv.out_w, rows, tile)
 
     def _tile_at(
         self, first_row: Expr, count: int, first_column: Expr, columns: int, group: Expr | None = None
     ) -> None:
         """Emit one tile: `count` rows from `first_row`, `columns` columns of `group`, or of each group."""
         rows = [bind(first_row + int64(i)) for i in range(count)]
-        index = divide(first_row, self.schedule.tile.rows)
+        self._tiles(rows, divide(first_row, self.schedule.tile.rows), first_column, columns, group)
+
+    def _tiles(
+        self, rows: Sequence[Row], index: Expr, first_column: Expr, columns: int, group: Expr | None
+    ) -> None:
+        """Emit tile `index`, as `_tile` does, of `group` or of each group."""
         if group is not None or self.conv.groups == 1:
             self._tile(rows, index, first_column, columns, int64(0) if group is None else group)
             return
         with serial(self.conv.groups) as group_index:
             self._tile(rows, index, first_column, columns, group_index)
 
-    def _tile(self, rows: Sequence[Expr], index: Expr, first_column: Expr, columns: int, group: Expr) -> None:
+    def _tile(self, rows: Sequence[Row], index: Expr, first_column: Expr, columns: int, group: Expr) -> None:
         """Emit tile `index` of `group`: the output pixels `rows`, `columns` columns from `first_column`."""
         conv, tile, integer = self.conv, self.schedule.tile, self.schedule.integer
         bases = conv.bases(rows, group, tile.rows)

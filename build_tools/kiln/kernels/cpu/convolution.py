@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,18 @@ from kiln.tir.builder import Expr, Machine, bind, divide, int64, modulo, unravel
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.symbols import NO_RANGES, Extent, extent, is_dynamic
 from kiln.tir.tuning_records import HEURISTICS, TuningRecord, key_of
+
+
+class Pixel(NamedTuple):
+    """An output pixel: its image, line and column. A row of the matmul whose place in an image is known."""
+
+    image: Expr
+    line: Expr
+    column: Expr
+
+
+# A row of the matmul: its number, or the output pixel that it is.
+Row = Expr | Pixel
 
 
 class Convolution:
@@ -81,32 +93,41 @@ class Convolution:
             Loop(self.depth, 1),
         ]
 
-    def pixel(self, row: Expr) -> tuple[Expr, Expr, Expr]:
-        """(n, h, w) of the output pixel that is row `row` of the matmul."""
+    def pixel(self, row: Row) -> Pixel:
+        """The output pixel that is row `row` of the matmul."""
+        if isinstance(row, Pixel):
+            return row
         image = self.ranges.product([self.out_h, self.out_w])
         single_image = self.ranges.same(self.batch, 1)
         position = row if single_image else modulo(row, image)
-        return (
+        return Pixel(
             int64(0) if single_image else divide(row, image),
             divide(position, self.out_w),
             modulo(position, self.out_w),
         )
 
-    def base(self, row: Expr, group: Expr) -> Expr:
+    def pixels(self, line: Expr, column: Expr, count: int) -> list[Pixel]:
+        """`count` pixels from `column` on of the output line number `line` of all images."""
+        single_image = self.ranges.same(self.batch, 1)
+        image = int64(0) if single_image else bind(divide(line, self.out_h))
+        line = line if single_image else bind(modulo(line, self.out_h))
+        return [Pixel(image, line, bind(column + int64(i))) for i in range(count)]
+
+    def base(self, row: Row, group: Expr) -> Expr:
         """Offset in x of the first element of `group` that output row `row` reads."""
         n, h, w = self.pixel(row)
         line = (n * int64(self.height) + h * int64(self.stride_h) + int64(self.top)) * int64(self.width)
         column = w * int64(self.stride_w) + int64(self.left)
         return (line + column) * int64(self.pitch) + group * int64(self.depth)
 
-    def bases(self, rows: Sequence[Expr], group: Expr, tile_rows: int) -> list[Expr]:
+    def bases(self, rows: Sequence[Row], group: Expr, tile_rows: int) -> list[Expr]:
         """`base` of each of `rows`, which a loop over tiles of `tile_rows` rows visits together.
 
         Rows of one line of the image are at constant distances from the first: addresses of one register.
         Else each row has an address of its own, which takes more registers than most processors have.
         """
         first = bind(self.base(rows[0], group))
-        if not self.in_line(tile_rows):
+        if not isinstance(rows[0], Pixel) and not self.in_line(tile_rows):
             return [first, *(bind(self.base(row, group)) for row in rows[1:])]
         return [first + int64(i * self.stride_w * self.pitch) for i in range(len(rows))]
 
@@ -115,10 +136,12 @@ class Convolution:
         divides = isinstance(self.out_w, int) and self.out_w % tile_rows == 0
         return self.is_dense or self.is_line or divides
 
-    def result_indices(self, row: Expr, column: Expr, shape: Sequence[Any]) -> list[Expr]:
+    def result_indices(self, row: Row, column: Expr, shape: Sequence[Any]) -> list[Expr]:
         """Indices into a result of `shape` of the element in `row` and `column` of the matmul."""
         if len(shape) == 4 and not self.is_layer:
             return [*self.pixel(row), column]
+        if isinstance(row, Pixel):
+            row = (row.image * int64(self.out_h) + row.line) * int64(self.out_w) + row.column
         return [*unravel(row, [extent(size) for size in shape[:-1]]), column]
 
     def choice(self, machine: Machine) -> TuningRecord:
@@ -130,6 +153,11 @@ class Convolution:
         stride, dilation = (self.stride_h, self.stride_w), (self.dilation_h, self.dilation_w)
         key = key_of(x, weights, stride, dilation, self.groups)
         return machine.choices.get(key, HEURISTICS)
+
+    @property
+    def lines(self) -> Extent:
+        """Number of output lines of all images."""
+        return self.ranges.product([self.batch, self.out_h])
 
     @property
     def terms(self) -> int:
