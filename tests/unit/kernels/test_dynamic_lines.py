@@ -17,10 +17,10 @@ AVX2, NEON = _machine("x86_64"), _machine("aarch64")
 WIDE = dataclasses.replace(AVX2, isa="avx512", vector_bits=512, registers=32)
 
 
-def _dynamic(outputs: int, lengths: tuple[int, int]) -> Convolution:
-    """A convolution with lines of a dynamic length between two `lengths`."""
+def _dynamic(outputs: int, lengths: tuple[int, int], inputs: int = 64) -> Convolution:
+    """A convolution of `inputs` to `outputs` channels, with lines of a dynamic length between two `lengths`."""
     attrs = {"strides": [2, 2], "dilation": [1, 1], "groups": 1}
-    conv = Convolution.of_sizes([1, 99, 99, 3], [7, 7, 3, outputs], [1, 47, 47, outputs], attrs)
+    conv = Convolution.of_sizes([1, 99, 99, inputs], [7, 7, inputs, outputs], [1, 47, 47, outputs], attrs)
     conv.out_w = tirx.Var("width", "int64")
     conv.ranges = SymbolRanges({conv.out_w: lengths})
     return conv
@@ -45,6 +45,12 @@ def test_tiles_of_short_lines_of_dynamic_length(outputs: int, vectors: int) -> N
 def test_narrow_tiles_lie_in_short_lines_too(outputs: int) -> None:
     """With 7 addresses they would take as long as tiles of four vectors."""
     assert in_lines(_dynamic(outputs, (2, 5)), choose_tile(WIDE, 47 * 47, outputs), WIDE)[1]
+
+
+def test_few_channels_lie_in_short_lines_too() -> None:
+    """Each address serves few steps of the innermost loop."""
+    plain = choose_tile(AVX2, 47 * 47, 64)
+    assert [in_lines(_dynamic(64, (8, 16), inputs), plain, AVX2)[1] for inputs in (3, 64)] == [True, False]
 
 
 @pytest.mark.parametrize("outputs", [16, 32, 48, 64, 96, 200])

@@ -112,8 +112,9 @@ def in_lines(conv: Convolution, tile: Tile, machine: Machine) -> tuple[Tile, boo
     return (replace(tile, rows=fitting[-1]) if fitting else tile), False
 
 
-# Time of a tile whose rows have an address each, over that of one of as many sums whose rows share one.
-_OWN_ADDRESSES = 1.15
+# Time that addresses take in a tile whose rows have one each: in a step of the outer loops, as long as so
+# many steps of the innermost one.
+_ADDRESSES = 4.5
 
 
 def _apart_pays(conv: Convolution, apart: Tile, across: Tile, machine: Machine) -> bool:
@@ -121,9 +122,10 @@ def _apart_pays(conv: Convolution, apart: Tile, across: Tile, machine: Machine) 
 
     On average over all lengths. A tile of a few sums takes as long as one of the fewest that hide the latency
     of a multiply-add: the rest of a line, in powers of two, is dear. A narrow tile across lines takes as long
-    as a wide one, since it has as many addresses. Measured on Emerald Rapids, with AVX-512: 0.28 of the time
-    of tiles across lines for 3 to 16 channels with lines of 59 to 141 pixels, 0.4 for 32, 0.8 to 1 for 32 or
-    more channels to 64 or more with lines of 14 and 28 pixels, 1.2 to 1.7 with lines of 7, 11 and 21.
+    as a wide one, since it has as many addresses. Measured on Emerald Rapids, from 3 to 16 channels with
+    lines of 59 to 141 pixels: 0.28 of the time of tiles across lines on AVX-512, 0.4 on AVX2; from 32 to 64
+    channels with lines of 14, 28 and 56: 0.8 to 0.9, and 0.9 to 1.04; from 64 to 128: 1 and 1.05 with lines
+    of 28, 1.2 to 1.7 with lines of 7, 11 and 21.
     """
     fewest, most = _SUMS[machine.isa]
 
@@ -133,7 +135,7 @@ def _apart_pays(conv: Convolution, apart: Tile, across: Tile, machine: Machine) 
         return whole * most + sum(max(fewest, rows * apart.vectors) for rows in parts)
 
     sums = across.rows * across.vectors * across.adjacent
-    time_across = max(_OWN_ADDRESSES, most / sums) * apart.vectors
+    time_across = max(1 + _ADDRESSES / conv.depth, most / sums) * apart.vectors
     lengths = range(conv.ranges.least(conv.out_w), conv.ranges.greatest(conv.out_w) + 1)
     return sum(time_apart(length) / (length * time_across) for length in lengths if length) < len(lengths)
 
