@@ -18,7 +18,7 @@ WIDE = dataclasses.replace(AVX2, isa="avx512", vector_bits=512, registers=32)
 
 
 def _dynamic(outputs: int, lengths: tuple[int, int], inputs: int = 64) -> Convolution:
-    """A convolution of `inputs` to `outputs` channels, with lines of a dynamic length between two `lengths`."""
+    """A convolution of `inputs` to `outputs` channels, with lines of a length between two `lengths`."""
     attrs = {"strides": [2, 2], "dilation": [1, 1], "groups": 1}
     conv = Convolution.of_sizes([1, 99, 99, inputs], [7, 7, inputs, outputs], [1, 47, 47, outputs], attrs)
     conv.out_w = tirx.Var("width", "int64")
