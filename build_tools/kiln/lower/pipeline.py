@@ -44,7 +44,7 @@ from kiln.lower.pointwise import pointwise
 from kiln.lower.prefetch import look_ahead
 from kiln.lower.prepare import explicit_padding, free_reshapes, safe_indices, store_quantised
 from kiln.lower.recompute import recompute
-from kiln.lower.resized_images import keep_transposes_separate
+from kiln.lower.resized_images import fuse_interpolations, keep_transposes_separate
 from kiln.lower.schema import PatchRecord
 from kiln.lower.shared_elements import shared_elements
 from kiln.lower.slices_in_place import slices_in_place
@@ -258,8 +258,8 @@ def multipliers(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def resized_images(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
-    """Resize images with channels last: keep the transposes around the resizing separate from it."""
-    return keep_transposes_separate(mod, lowering.machine.lanes("float32"))
+    """Resize images with channels last: keep transposes around it separate, but no elementwise operators."""
+    return keep_transposes_separate(fuse_interpolations(mod), lowering.machine.lanes("float32"))
 
 
 def attentions(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:

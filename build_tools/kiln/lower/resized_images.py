@@ -1,11 +1,14 @@
-"""ResizedImages: images of many channels are transposed before and after they are resized, not by the same
-kernel.
+"""ResizedImages: resizing an image is fused with elementwise operators, not with transposes of many channels.
+
+TVM's analysis knows the pattern of a resizing of known sizes alone. With dynamic sizes an interpolation would
+be a kernel of its own, and a dequantised image before it, of four times as many bytes, would be stored.
+Nearest neighbours are moved as they are.
 
 Resizing, or sampling at positions of a grid, reads a few pixels for each pixel that it writes. With channels
 last these are vectors; fused with a transpose to channels first, each element is gathered alone, at positions
 that are computed for each element.
-Marks the transposes as opaque to fusion, which then are kernels of their own (kernels/cpu/transposed.py).
-Applies to NHWC of so many channels that vectors along them are mostly full.
+Marks the transposes as opaque to fusion, which then are kernels of their own (kernels/cpu/transposed.py),
+where so many channels are last that vectors along them are mostly full.
 """
 
 from __future__ import annotations
@@ -16,11 +19,25 @@ import tvm
 from tvm.tirx import PrimFunc
 
 from kiln.graph.bindings import operator
-from kiln.lower.views.in_place_padding import OPAQUE
 from kiln.opinfo.attach import of
+from kiln.opinfo.kinds import KINDS, OPAQUE, PATTERN, nests_of
 from kiln.tir.symbols import is_dynamic
 
-_RESIZING = (["image.resize2d"], ["image.grid_sample"])
+_RESIZE = ["image.resize2d"]
+_RESIZING = (_RESIZE, ["image.grid_sample"])
+_INJECTIVE = next(number for number, name in KINDS.items() if name == "injective")
+
+
+def fuse_interpolations(mod: tvm.IRModule) -> tvm.IRModule:
+    """Mark functions that interpolate images, each element by itself, as injective to fusion."""
+    for variable, func in list(mod.functions_items()):
+        ops = of(func) if isinstance(func, PrimFunc) else []
+        if [op["name"] for op in ops] != _RESIZE or ops[0]["attrs"]["method"] == "nearest_neighbor":
+            continue
+        nests = nests_of(func) or []
+        if len(nests) == 1 and not nests[0].reduced:
+            mod.update_func(variable, func.with_attr(PATTERN, _INJECTIVE))
+    return mod
 
 
 def keep_transposes_separate(mod: tvm.IRModule, lanes: int) -> tvm.IRModule:
@@ -53,5 +70,5 @@ def keep_transposes_separate(mod: tvm.IRModule, lanes: int) -> tvm.IRModule:
             separate.add(call.args[0].name_hint)
     for variable, func in list(mod.functions_items()):
         if variable.name_hint in separate:
-            mod.update_func(variable, func.with_attr("op_pattern", OPAQUE))
+            mod.update_func(variable, func.with_attr(PATTERN, OPAQUE))
     return mod
