@@ -22,11 +22,12 @@ from kiln.kernels.operators.pooling import is_plain, real_average
 from kiln.lower.linear_sums import BYTES, dequantised
 from kiln.opinfo import attach
 
-_MOST_SUMMED = 1 << 22  # 8-bit values whose sum fits into int32 with a zero point
+# Elements of a window, by type: their sum fits into int32 with a zero point, and of int16 into a float32.
+_MOST_SUMMED = {**dict.fromkeys(BYTES, 1 << 22), "int16": 1 << 9}
 
 
 def integer_pools(mod: tvm.IRModule, raw: bool = True) -> tvm.IRModule:
-    """Compute average pools of 8-bit tensors on integers; `raw`: also those of converted integers."""
+    """Compute average pools of levels of 8 and 16 bits on integers; `raw`: also of converted integers."""
 
     def rule(rewriter: CallRewriter, call: Any) -> Any:
         return _pool(rewriter, call, raw)
@@ -36,10 +37,10 @@ def integer_pools(mod: tvm.IRModule, raw: bool = True) -> tvm.IRModule:
 
 def _pool(rewriter: CallRewriter, call: Any, raw: bool) -> Any:
     attrs = call.attrs
-    if not is_plain(attrs) or math.prod(integers(attrs.pool_size)) >= _MOST_SUMMED:
-        return None
-    found = _levels(rewriter, call.args[0], raw)
+    found = _levels(rewriter, call.args[0], raw) if is_plain(attrs) else None
     if found is None:
+        return None
+    if math.prod(integers(attrs.pool_size)) > _MOST_SUMMED[str(found[0].ty.dtype)]:
         return None
     data, scale, zero_point = found
     pooled = rewriter.builder_.call_te(
@@ -52,13 +53,13 @@ def _pool(rewriter: CallRewriter, call: Any, raw: bool) -> Any:
 
 
 def _levels(rewriter: CallRewriter, expr: Any, raw: bool) -> tuple[Any, float, int] | None:
-    """(8-bit tensor, scale, zero point) of a dequantised or converted tensor, also transposed; else None."""
+    """(levels, scale, zero point) of a dequantised or converted tensor, also transposed; else None."""
     call = rewriter.definition(expr)
     if operator(call) == "relax.permute_dims":
         inner = _levels(rewriter, call.args[0], raw)
         if inner is None:
             return None
         return rewriter.emit(relax.op.permute_dims(inner[0], integers(call.attrs.axes))), *inner[1:]
-    if operator(call) == "relax.astype" and str(call.args[0].ty.dtype) in BYTES and raw:
+    if operator(call) == "relax.astype" and str(call.args[0].ty.dtype) in _MOST_SUMMED and raw:
         return call.args[0], 1.0, 0
-    return dequantised(rewriter, expr)
+    return dequantised(rewriter, expr, _MOST_SUMMED)

@@ -42,12 +42,15 @@ POOLS: dict[str, Any] = {
     "transposed": lambda x: _pool(op.permute_dims(_real(x), [0, 2, 1, 3])),
     "unsigned": lambda x: _pool(_real(x, 200), padding=(1, 1, 1, 1)),
     "converted": lambda x: _pool(op.astype(x, "float32"), padding=(1, 1, 1, 1)),
+    "of_16_bits": lambda x: _pool(_real(x)),
+    "converted_of_16_bits": lambda x: _pool(op.astype(x, "float32"), padding=(1, 1, 1, 1)),
 }
 
 
 @pytest.mark.parametrize("name", POOLS)
 def test_a_pool_reads_integers(name: str) -> None:
-    left = _same("uint8" if name == "unsigned" else "int8", POOLS[name])
+    dtype = "uint8" if name == "unsigned" else "int16" if name.endswith("16_bits") else "int8"
+    left = _same(dtype, POOLS[name])
     assert not {"dequantize", "astype", "nn.avg_pool2d"} & set(left)
 
 
@@ -58,6 +61,11 @@ STAY: dict[str, Any] = {
         op.dequantize(x, const([0.1, 0.2, 0.3]), const([0, 1, 2], "int8"), axis=3, out_dtype="float32")
     ),
 }
+
+
+def test_windows_of_16_bits_whose_sum_no_float_has_exactly_stay() -> None:
+    mod = module([((1, 40, 40, 2), "int16")], lambda x: _pool(op.astype(x, "float32"), size=(32, 32)))
+    assert "nn.avg_pool2d" in operators(integer_pools(mod))
 
 
 @pytest.mark.parametrize("name", STAY)
