@@ -13,6 +13,8 @@ def _interrupted(*_: object) -> None:
 
 signal.signal(signal.SIGINT, _interrupted)
 signal.signal(signal.SIGTERM, _interrupted)
+if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+    signal.signal(signal.SIGHUP, _interrupted)
 
 from kiln.command_line.entry import main  # noqa: E402
 

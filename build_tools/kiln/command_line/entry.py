@@ -18,6 +18,8 @@ def main() -> int:
     """Run the command of sys.argv; returns its exit status. See kiln.command_line.__main__."""
     signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, _interrupt)  # as Ctrl-C; SCons has handlers of its own while it builds
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGHUP, _interrupt)
     _open_standard_streams()
     try:
         if [word for word in sys.argv[1:] if word != "--json"] in (["--version"], ["-V"]):

@@ -58,6 +58,19 @@ def _watch_signals() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def _keep_hangups_ignored() -> None:
+    """Have SCons leave SIGHUP ignored where it was, as nohup has it; its handlers would end the build."""
+    jobs = SCons.Taskmaster.Job.Jobs
+    original = jobs._setup_sig_handler
+
+    def set_up(self: Any) -> None:
+        original(self)
+        if self.old_sighup is signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    jobs._setup_sig_handler = set_up
+
+
 def install() -> None:
     """Make SCons print StageFailed as one line. Calling it again has no effect."""
     build_task = SCons.Script.Main.BuildTask
@@ -107,6 +120,7 @@ def install() -> None:
         self.interrupted = True
 
     _watch_signals()
+    _keep_hangups_ignored()
     interrupt_state.set = interrupt
     failed.by_kiln = True  # type: ignore[attr-defined]
     build_task.failed = failed

@@ -276,7 +276,7 @@ def test_interrupted_before_the_command_begins(
     assert json.loads(out)["error"]["code"] == "interrupted"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_modules_are_imported(tmp_path: Path, number: int) -> None:
     """From the first line of the program on: before there is a command, and while one is imported."""
     start = f"""

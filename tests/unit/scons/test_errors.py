@@ -202,6 +202,26 @@ def test_an_interrupted_build_says_just_that(tmp_path: Path, jobs: str, send: Ca
     assert all(line.startswith("kiln: ") for line in printed.splitlines())
 
 
+def test_nohup_keeps_a_build(tmp_path: Path) -> None:
+    """SIGHUP ends a build whose terminal is gone, but not one that is started with SIGHUP ignored."""
+    project = StandInProject(tmp_path)
+    process = subprocess.Popen(
+        ["nohup", *project.command(*RESNET, "-j2")],
+        cwd=project.folder,
+        env=project.environment(FAKE_SECONDS="0.1"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    with waiting.limit("the first line of a build"):
+        assert process.stdout.readline().startswith("kiln: ")  # a stage runs
+    process.send_signal(signal.SIGHUP)
+    assert process.communicate(timeout=120)[1] == ""
+    assert process.returncode == 0
+
+
 def _of_session(leader: int) -> list[str]:
     """The processes of a session, without those that have ended and nobody has waited for."""
     found = []

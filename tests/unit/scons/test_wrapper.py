@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import waiting
 
 pytestmark = pytest.mark.slow
 
@@ -78,14 +80,26 @@ def test_any_python_that_fits_is_used(tree: Path) -> None:
     assert kiln(tree, "-h", path=path, KILN_PYTHON=str(other)).stdout == f"made by {other}\n"
 
 
-def minimal_path(tree: Path) -> str:
-    """A PATH with the programs that the wrapper itself uses, and no Python."""
-    folder = tree / "tools"
+def test_no_message_of_the_shell_without_cmp(tree: Path) -> None:
+    """The environment's own program compares; here it is a Python that tells how it was called."""
+    finished(tree)
+    python = program(tree / "some/python3", '#!/bin/sh\n[ "$1" = -c ] || echo "compared"\n')
+    path = f"{python.parent}:{minimal_path(tree, cmp=False)}"
+    done = kiln(tree, "-h", path=path)
+    assert (done.returncode, done.stderr, done.stdout.splitlines()[0]) == (0, "", "compared")
+    done = kiln(tree, "-h", path=minimal_path(tree, cmp=False))
+    assert done.returncode == 2 and done.stderr.startswith("kiln: error: Python 3.10 to 3.14 is needed")
+
+
+def minimal_path(tree: Path, cmp: bool = True) -> str:
+    """A PATH with the programs that the wrapper itself uses, and no Python; `cmp`: with that one."""
+    folder = tree / ("tools" if cmp else "fewer")
     folder.mkdir(exist_ok=True)
-    for name in ("sh", "cmp"):
+    for name in ("sh", "cmp")[: 2 if cmp else 1]:
         found = shutil.which(name)
         assert found is not None
-        (folder / name).symlink_to(found)
+        if not (folder / name).exists():
+            (folder / name).symlink_to(found)
     return str(folder)
 
 
@@ -118,9 +132,12 @@ def test_arguments_go_to_the_command_in_the_callers_folder(tree: Path) -> None:
         "list targets",
     ):
         assert kiln(tree, *arguments.split()).stdout.startswith(f"{command} {arguments} in ")
-    assert kiln(tree, "bench", "--model", "resnet").stdout.startswith("-m benchmarks --model resnet in ")
+    assert kiln(tree, "bench", "--model", "resnet").stdout.startswith(
+        f"{tree}/build_tools/program.py benchmarks --model resnet in "
+    )
     words = ("microcontrollers", "--model", "net.tflite", "--peer", "tflm=a")
-    assert kiln(tree, "bench", *words).stdout.startswith(f"-m benchmarks {' '.join(words)} in ")
+    benchmarks = f"{tree}/build_tools/program.py benchmarks"
+    assert kiln(tree, "bench", *words).stdout.startswith(f"{benchmarks} {' '.join(words)} in ")
 
 
 def test_every_benchmark_is_known(tree: Path) -> None:
@@ -131,7 +148,30 @@ def test_every_benchmark_is_known(tree: Path) -> None:
     names = re.findall(r'"(\w+)"', known[1])
     assert "compare" in names
     for name in names:
-        assert kiln(tree, "bench", name).stdout.startswith(f"-m benchmarks {name} in ")
+        benchmarks = f"{tree}/build_tools/program.py benchmarks"
+        assert kiln(tree, "bench", name).stdout.startswith(f"{benchmarks} {name} in ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("where", ["__init__", "__main__"])
+def test_a_signal_ends_benchmarks_and_what_they_started(tmp_path: Path, where: str, number: int) -> None:
+    """Without a traceback, also while a module is imported; the program that runs then ends with them."""
+    waits = "import subprocess, sys\n"
+    waits += "subprocess.run([sys.executable, '-c', 'print(1, flush=True); import time; time.sleep(1000)'])\n"
+    for name in ("__init__", "__main__"):
+        path = tmp_path / f"benchmarks/{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(waits if name == where else "")
+    command = [sys.executable, str(ROOT / "build_tools/program.py"), "benchmarks", "compare"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    with waiting.limit("the program that is started"):
+        process.stdout.readline()
+        process.send_signal(number)
+        assert process.communicate() == ("", "kiln: interrupted\n")  # at its end, so the other has ended too
+    assert process.returncode == 130
 
 
 def test_python_writes_bytecode_whatever_the_image_says(tree: Path) -> None:
