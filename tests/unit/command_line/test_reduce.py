@@ -49,6 +49,26 @@ def test_an_error_of_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [value.name for value in onnx.load(str(out)).graph.input] == ["scaled"]
 
 
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_full_disk_is_no_fault_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """Neither in the build of the whole, nor in that of a part: what is smaller would find room."""
+    builds: list[str] = []
+
+    def build(path: str, target: str) -> None:
+        builds.append(path)
+        if len(builds) > at:
+            raise KilnError("build/.stages/host/net/plan.json: cannot write 8 bytes: No space left on device")
+        raise KilnError(f"{path}: Relu cannot be built")
+
+    monkeypatch.setattr(reduce, "build_copy", build)
+    monkeypatch.setattr(reduce, "compare_model", lambda name, *others: build(name, "host"))
+    with pytest.raises(KilnError, match=r"plan.json: cannot write 8 bytes: No space left"):
+        reduce.reduce_model(str(network(tmp_path / "net.onnx")), HOST, None, tmp_path / "reduced.onnx")
+    assert len(builds) == at + 1 and not (tmp_path / "reduced.onnx").exists()
+
+
 def test_a_wrong_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tensor `left` is wrong where Split and Relu are one kernel: both nodes remain, with the values of
     `scaled`."""

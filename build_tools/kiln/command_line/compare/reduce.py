@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 
 from kiln.arrays import Array
+from kiln.command_line.answer import error_of
 from kiln.command_line.build import COPIES, build_copy
 from kiln.command_line.compare.part_keys import keys_of_part, write_keys
 from kiln.command_line.compare.run import Compared, WrongInputsError, compare_model, configuration_of
@@ -189,6 +190,7 @@ def _reduce_to_part(parts: Parts, name: str, trials: _Trials, inputs: Path | Non
     except WrongInputsError:
         raise
     except KilnError as error:
+        _refuse_other_faults(error)
         return _reduce_error(parts, trials, str(error), out)
     culprit = compared.culprit
     if culprit is None:
@@ -217,6 +219,7 @@ def _reduce_error(parts: Parts, trials: _Trials, message: str, out: Path) -> Red
         try:
             build_copy(trials.configured(path), trials.destination.named, **trials.options)
         except KilnError as error:
+            _refuse_other_faults(error)
             return str(error) if _same_kind(str(error), message) else ""
         return ""
 
@@ -227,6 +230,12 @@ def _reduce_error(parts: Parts, trials: _Trials, message: str, out: Path) -> Red
         low, high = (low, middle) if failure else (middle + 1, high)
     count, failure = _grow(parts, high, fails, out)
     return Reduced(out, None, count, len(parts.nodes), failure or message)
+
+
+def _refuse_other_faults(error: KilnError) -> None:
+    """Raise `error` again where it is the machine's, such as a full disk, and says nothing of the model."""
+    if error_of(str(error)).code in ("system", "interrupted", "not-installed"):
+        raise error
 
 
 def _same_kind(error: str, earlier: str) -> bool:
