@@ -62,7 +62,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def choices(word: str, known: Iterable[str]) -> str:
     """End of an error message, right after `word`: the nearest known word, if any, then all known words."""
     words = list(known)
-    return f"{nearest(word, words) or ';'} known: {', '.join(words)}"
+    return f"{nearest(word, words) or ';'} known: {', '.join(words) or 'none'}"
 
 
 def validate(section: type[S], document: Document) -> S:
@@ -168,9 +168,11 @@ def _locate(section: type[Section], data: Any, loc: tuple[str | int, ...]) -> tu
     keys = list(section.model_fields)
     current: Any = section
     for key in loc:
+        kind = data.get("kind") if isinstance(data, dict) else None
+        # The alternative's name comes first of all, and may be a key of the section too: kind tensors.
+        named = _is_tagged(current) and key == kind
         current = _choose(current, data)
-        tagged = isinstance(data, dict) and isinstance(key, str) and key not in data
-        if tagged and (key == data.get("kind") or key in _kinds(current)):
+        if named or (isinstance(data, dict) and key not in data and (key == kind or key in _kinds(current))):
             continue
         if key == "[key]":  # the key itself is wrong, not its value
             continue
@@ -185,6 +187,14 @@ def _locate(section: type[Section], data: Any, loc: tuple[str | int, ...]) -> tu
     if isinstance(data, dict) and not loc and _is_section(final):
         keys = list(final.model_fields)
     return tuple(path), keys
+
+
+def _is_tagged(kind: Any) -> bool:
+    """Whether `kind` is a union of sections among which the key `kind` of the file chooses."""
+    while get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    sections = [option for option in get_args(kind) if _is_section(option)]
+    return get_origin(kind) in (Union, types.UnionType) and len([one for one in sections if _kinds(one)]) > 1
 
 
 def _is_section(kind: Any) -> bool:

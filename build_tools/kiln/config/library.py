@@ -66,7 +66,7 @@ def load_model(name: str | os.PathLike[str]) -> Model:
         _check_stem(path)
         _refuse_name(read)
         read.data = {"name": path.stem, **read.data}
-        _default_format(read.data)
+        _default_format(read)
         _anchor_files(read.data, path.parent)
         _anchor_tables(read.data, path.parent)
     return validate(Model, read)
@@ -197,8 +197,9 @@ def _refuse_name(read: document.Document) -> None:
         raise read.error(("name",), "not a key of this file; the file's own name is the name")
 
 
-def _default_format(data: dict[str, Any]) -> None:
-    source = data.get("source")
+def _default_format(read: document.Document) -> None:
+    """Set the key `format` where the file leaves it out. Raises KilnError where nothing says the format."""
+    data, source = read.data, read.data.get("source")
     if "format" in data or not isinstance(source, dict):
         return
     if source.get("kind") == "generate":
@@ -208,6 +209,12 @@ def _default_format(data: dict[str, Any]) -> None:
     suffix = Path(str(source.get("path", ""))).suffix.lower()
     if suffix in _MODEL_SUFFIXES:
         data["format"] = _MODEL_SUFFIXES[suffix]
+    elif source.get("kind") in ("file", "pypi") and isinstance(source.get("path"), str):
+        raise read.error(
+            ("source", "path"),
+            f"'{source['path']}' ends in none of {', '.join(_MODEL_SUFFIXES)}: add the key 'format', "
+            f"allowed: {', '.join(_MODEL_SUFFIXES.values())}",
+        )
 
 
 def _anchor_libraries(data: dict[str, Any], folder: Path) -> None:
