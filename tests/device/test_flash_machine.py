@@ -179,7 +179,7 @@ def test_nobody_answers(machine: Machine, bundles: tuple[BuiltBundle, BuiltBundl
     with socket.create_server(("127.0.0.1", 0)) as silent:
         config = machine.via(silent.getsockname()[1])
         error = board(machine, tmp_path, "/data/silent", config, timeout=1).refused(bundles[0])
-    assert "; try: ssh board" in error and ("timed out" in error or "no connection within 3 s" in error)
+    assert "; try: ssh -F " in error and ("timed out" in error or "no connection within 3 s" in error)
 
 
 def test_threads_are_those_that_the_machine_has(
@@ -263,9 +263,9 @@ def test_who_is_at_the_other_end(
         (machine.via(machine.port, ""), "its host key is not known here; connect once by hand"),
         (
             machine.via(machine.port, key="no"),
-            "it refuses this key or user; let it in with: ssh-copy-id board",
+            "it refuses this key or user; let it in with: ssh-copy-id -F ",
         ),
-        (machine.via(1), "Connection refused; try: ssh board"),
+        (machine.via(1), "Connection refused; try: ssh -F "),
     ):
         assert message in board(machine, tmp_path, "/data/door", config).refused(bundles[0])
     assert machine.ssh("ls -d /data/door 2>&1 || true").endswith("No such file or directory\n")

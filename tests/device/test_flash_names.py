@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ import pytest
 from kiln.config import load_target
 from kiln.device.deploy.facts import read_facts, short
 from kiln.device.deploy.fit import obstacle
-from kiln.device.deploy.registry import load_device
+from kiln.device.deploy.registry import load_device, target_of
 from kiln.device.deploy.store import Store
-from kiln.device.deploy.transports import Answer
+from kiln.device.deploy.transports import Answer, open_transport
 from kiln.device.flash import bundle_files
 from kiln.device.posix import as_text, as_text_and_input
 from kiln.errors import KilnError
@@ -89,6 +90,26 @@ def test_addresses_that_are_none(tmp_path: Path, address: str) -> None:
 def test_names_of_devices_that_are_none(tmp_path: Path, stem: str) -> None:
     with pytest.raises(KilnError, match="letters, digits"):
         load_device(yaml_of(tmp_path / f"{stem}.yaml", "/x", kind="local"))
+
+
+def test_the_way_to_connect_by_hand(tmp_path: Path) -> None:
+    """The command in the error connects as Kiln does: with the same port, user, key and configuration."""
+    files = {"identity": "my key", "config": "ssh.conf"}
+    (tmp_path / "ssh.conf").touch()
+    transport = {"kind": "ssh", "host": "127.0.0.1", "port": 1, "user": "me", **files}
+    device = load_device(yaml_of(tmp_path / "board.yaml", "/x", **transport))
+    with pytest.raises(KilnError) as raised:
+        open_transport(device)
+    command = shlex.split(str(raised.value).partition("; try: ")[2])
+    key, config = (str(tmp_path / files[name]) for name in ("identity", "config"))
+    assert command == ["ssh", "-F", config, "-i", key, "-p", "1", "me@127.0.0.1"]
+
+
+def test_a_target_that_is_none_is_the_fault_of_the_devices_file(tmp_path: Path) -> None:
+    path = yaml_of(tmp_path / "board.yaml", "/x", target="aarch46", kind="local")
+    with pytest.raises(KilnError, match=r"board.yaml:1: key 'target': unknown target 'aarch46'; did"):
+        target_of(path)
+    assert target_of(yaml_of(tmp_path / "board.yaml", "/x", target="cortex-m4", kind="local")) == "cortex-m4"
 
 
 def test_misspelt_keys_are_named(tmp_path: Path) -> None:

@@ -42,10 +42,11 @@ def destination_of(target: str | None, device: str | None) -> Destination:
     if device is None:
         named = target or DEFAULT_TARGET
         return Destination(named, load_target(named))
-    from kiln.device.deploy.registry import load_device  # imports the transports, which only devices need
+    # Imports the transports, which only devices need.
+    from kiln.device.deploy.registry import load_device, target_of
 
     device_config = load_device(device)
-    named = target or device_config.target
+    named = target or target_of(device)
     return Destination(named, load_target(named), device_config)
 
 

@@ -158,11 +158,9 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
         raise KilnError(f"device is missing: device=NAME ({command_name()} devices lists them)")
     lists = {name: _names(arguments.get(name, "")) for name in ("target", "model")}
     if device is not None and not lists["target"]:
-        from kiln.device.deploy.registry import (
-            load_device,  # imports the transports, which only devices need
-        )
+        from kiln.device.deploy.registry import target_of  # imports the transports, which only devices need
 
-        lists["target"] = [load_device(device).target]
+        lists["target"] = [target_of(device)]
     if arguments.get("program"):
         program = _program(arguments["program"], goals, device, lists)
         return Options([], [], arguments.get("dump") == "1", None, device, [], program)

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Union, cast
 
 from pydantic import Field, create_model
 
-from kiln.config import Device, document, find_device
-from kiln.config.check import validate
+from kiln.config import Device, document, find_device, list_targets
+from kiln.config.check import choices, validate
 from kiln.config.schema import file_schema
 from kiln.device.deploy.transports import transport_modules
 from kiln.files import read_json, write_json
@@ -37,6 +37,17 @@ def load_device(name: str | os.PathLike[str]) -> Device:
                 raise read.error((key,), f"only for devices with a file system; kind {kind}: the model is in "
                                  "the program that is flashed, which checks signatures itself")  # fmt: skip
     return device
+
+
+def target_of(name: str | os.PathLike[str]) -> str:
+    """The target of a device, given as for `load_device`. Raises KilnError, with file and line, if no target
+    has this name."""
+    target = load_device(name).target
+    known = [summary.name for summary in list_targets()]
+    if not target.endswith((".yaml", ".yml")) and not {target, target.replace("-", "_")} & set(known):
+        read = document.read(find_device(name))
+        raise read.error(("target",), f"unknown target '{target}'{choices(target, known)}")
+    return target
 
 
 def device_config(device: Device) -> dict[str, Any]:

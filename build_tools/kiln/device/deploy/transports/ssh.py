@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -180,9 +181,8 @@ class _Connection:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _options(self) -> list[str]:
-        chosen, options = self._settings, []
-        if chosen.config is not None:
-            options += ["-F", chosen.config]
+        chosen = self._settings
+        options = [] if chosen.config is None else ["-F", chosen.config]
         fixed = {
             **_ALWAYS,
             "ConnectTimeout": str(chosen.timeout),
@@ -190,13 +190,15 @@ class _Connection:
             "ControlPath": f"{self._folder}/socket",
         }
         options += [word for key, value in fixed.items() for word in ("-o", f"{key}={value}")]
-        if chosen.identity is not None:
-            options += ["-i", chosen.identity, "-o", "IdentitiesOnly=yes"]
-        if chosen.user is not None:
-            options += ["-l", chosen.user]
-        if chosen.port is not None:
-            options += ["-p", str(chosen.port)]
-        return [*options, "-T"]
+        only = [] if chosen.identity is None else ["-o", "IdentitiesOnly=yes"]
+        user = [] if chosen.user is None else ["-l", chosen.user]
+        return [*options, *_key_and_port(chosen), *user, *only, "-T"]
+
+    def _by_hand(self, program: str = "ssh") -> str:
+        """The command line with which a person connects as this connection does."""
+        chosen = self._settings
+        words = [program, *([] if chosen.config is None else ["-F", chosen.config]), *_key_and_port(chosen)]
+        return shlex.join([*words, chosen.host if chosen.user is None else f"{chosen.user}@{chosen.host}"])
 
     def _connect(self) -> subprocess.Popen[bytes]:
         words = [
@@ -228,7 +230,7 @@ class _Connection:
                 process.stop(master)
                 raise KilnError(
                     f"{self._description}: no connection within {3 * self._settings.timeout} s; "
-                    f"try: ssh {self._settings.host}"
+                    f"try: {self._by_hand()}"
                 )
             time.sleep(0.02)
         return master
@@ -240,7 +242,7 @@ class _Connection:
     def _reason(self) -> str:
         """ssh's error as one line with a remedy."""
         log = self._log.read_text(encoding="utf-8", errors="replace")
-        by_hand = f"ssh {self._settings.host}"
+        by_hand = self._by_hand()
         if "IDENTIFICATION HAS CHANGED" in log:
             return (
                 "its host key is another than the known one: someone may be in between; if the device was "
@@ -249,9 +251,15 @@ class _Connection:
         if "Host key verification failed" in log or "host key is known" in log:
             return f"its host key is not known here; connect once by hand and check the key: {by_hand}"
         if "Permission denied" in log or "Too many authentication failures" in log:
-            return f"it refuses this key or user; let it in with: ssh-copy-id {self._settings.host}"
+            return f"it refuses this key or user; let it in with: {self._by_hand('ssh-copy-id')}"
         lines = [line for line in log.splitlines() if line.strip()]
         return f"{printable(lines[-1]) if lines else 'ssh ended without an error message'}; try: {by_hand}"
+
+
+def _key_and_port(chosen: SshSettings) -> list[str]:
+    """The options that say with which key and at which port to log in, of ssh and of ssh-copy-id."""
+    given = {"-i": chosen.identity, "-p": chosen.port}
+    return [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
 
 
 def open_transport(device: Device) -> SshTransport:
