@@ -202,8 +202,8 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
     except KilnError as error:  # a list of files cannot be written, or the stage exceeds its time limit
         raise StageFailed(f"kiln: error: {error}", target) from None
     except OSError as error:
-        file_name = f"{error.filename}: " if error.filename else ""
-        raise StageFailed(f"kiln: error: {title}: {file_name}{error.strerror or error}", target) from None
+        named = error.filename or f"{target[0]}: cannot write"  # what was open, as the journal, has no name
+        raise StageFailed(f"kiln: error: {title}: {named}: {error.strerror or error}", target) from None
     finally:
         if run is not None:
             current.console.finish(run, done)

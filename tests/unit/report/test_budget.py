@@ -287,6 +287,15 @@ def test_a_limit_of_time(tmp_path: Path) -> None:
     assert over_budget(bundle, vectors, outcome, emulated, timed) == [
         "budget exceeded: vector two: 45.000 ms, model m allows 20.000"
     ]
+    short = {"model m": {"latency_ms": 1e-7}}
+    write_json(
+        tmp_path / "brief/manifest.json",
+        {"name": "m", "run_budgets": [one.model_dump() for one in run_budgets(short, timed)]},
+    )
+    brief = Outcome(nanoseconds=[0, 30])
+    assert over_budget(Bundle(tmp_path / "brief", "m"), vectors, brief, emulated, timed) == [
+        "budget exceeded: vector two: 0.00045 ms, model m allows 1e-07"
+    ]
     host = load_target("x86_64")
     assert over_budget(bundle, vectors, outcome, LocalRunner("host"), host) == []
     outcome.nanoseconds[0] = 20_000_001

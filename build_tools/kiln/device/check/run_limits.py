@@ -55,7 +55,9 @@ def over_budget(
 
 
 def _shown(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.3f}" if abs(value) >= 0.1 else f"{value:.3g}"
 
 
 def _instructions(outcome: Outcome, runner: Runner) -> list[int] | None:
