@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from kiln.config.check import PlacedError, Section
 from kiln.config.fields import Positive
 from kiln.config.source import Source
 
+
+def _rectangle(value: list[int]) -> list[int]:
+    """`value`, a rectangle. Raises ValueError where it begins outside of every image, or has no pixel."""
+    if min(value[:2]) < 0 or min(value[2:]) < 1:
+        raise ValueError(f"[top, left, height, width] with top, left >= 0 and height, width >= 1 expected, "
+                         f"got {value}")  # fmt: skip
+    return value
+
+
 # The rectangle of an image to use.
 Crop = Annotated[
-    list[int], Field(min_length=4, max_length=4, description="[top, left, height, width] in pixels")
+    list[int],
+    Field(min_length=4, max_length=4, description="[top, left, height, width] in pixels"),
+    AfterValidator(_rectangle),
 ]
 
 

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from kiln.config import sizes
 from kiln.config.check import PlacedError, Section
 from kiln.config.fields import Bytes, NotNegative, Positive
-from kiln.config.records import Record
+from kiln.config.records import INT32_MAX, Record
 
 
 class PadTo(Section):
@@ -101,9 +101,9 @@ DimBucket = Annotated[Bucket, BeforeValidator(_bucket)]
 class Dim(Section):
     """Sizes of a dynamic dimension: min, min + multiple, … up to max; and the buckets for these sizes."""
 
-    min: NotNegative = Field(description="the least size; 0: tensors may be empty")
-    max: Positive = Field(description="the greatest size")
-    multiple: Positive = Field(default=1, description="all sizes are multiples of this number")
+    min: NotNegative = Field(le=INT32_MAX, description="the least size; 0: tensors may be empty")
+    max: Positive = Field(le=INT32_MAX, description="the greatest size")
+    multiple: Positive = Field(default=1, le=INT32_MAX, description="all sizes are multiples of this number")
     buckets: list[DimBucket] = Field(
         default_factory=list,
         description="sizes that get specialised code; auto: chosen by the build from `traffic`",

@@ -31,13 +31,8 @@ def make_set(
     are drawn like `kind: random, seed: 0`. Inputs named in `masks` contain ones (no element is padding),
     except in sets of tensors from files. Raises KilnError if the set does not fit the model's inputs.
     """
+    _check_names(spec, [entry.name for entry in entries])
     if isinstance(spec, DRAWN):
-        input_names = [entry.name for entry in entries]
-        for name in spec.inputs if isinstance(spec, RandomInput) else ():
-            if name not in input_names:
-                raise KilnError(
-                    f"golden.inputs: no input is called '{name}', there are: {', '.join(input_names)}"
-                )
         generator = np.random.default_rng(spec.seed)
         tensors = [_draw(_with_bounds_of(spec, entry.name), entry, generator) for entry in entries]
     elif isinstance(spec, ImageInput):
@@ -46,6 +41,14 @@ def make_set(
         return [_tensor_from_file(spec, entry) for entry in entries]
     pairs = zip(entries, tensors, strict=True)
     return [np.ones_like(tensor) if entry.name in masks else tensor for entry, tensor in pairs]
+
+
+def _check_names(spec: GoldenInput, known: Sequence[str]) -> None:
+    """Raise KilnError if `spec` has bounds or a tensor for an input that is not among `known`."""
+    given = {RandomInput: "inputs", TensorInput: "tensors"}.get(type(spec))
+    for name in getattr(spec, given) if given else ():
+        if name not in known:
+            raise KilnError(f"golden.inputs: no input is called '{name}', there are: {', '.join(known)}")
 
 
 def _with_bounds_of(spec: RandomInput | NormalInput, name: str) -> RandomInput | NormalInput:
@@ -142,6 +145,24 @@ def _image_input(entries: Sequence[PortRecord], preprocess: Preprocess | None) -
         known = choices(name, names)
         raise KilnError(f"preprocess.input: '{name}' is not an input of the model{known}")
     return names.index(name), preprocess
+
+
+def check_preprocess(entries: Sequence[PortRecord], preprocess: Preprocess | None) -> None:
+    """Raise KilnError if no image can become an input of the model, whose inputs `entries` are, by
+    `preprocess`."""
+    if preprocess is None:
+        return
+    index, how = _image_input(entries, preprocess)
+    entry = entries[index]
+    (height, width), channels = how.size, len(how.channels)
+    made = [1, channels, height, width] if how.layout == "NCHW" else [1, height, width, channels]
+    pairs = zip(made, entry.shape, strict=False)
+    if len(entry.shape) != 4 or any(isinstance(size, int) and size != one for one, size in pairs):
+        shape = ", ".join(str(size) for size in entry.shape)
+        raise KilnError(
+            f"preprocess: size, channels and layout make {made}, but input '{entry.name}' is [{shape}]: "
+            "make them agree, or remove the key"
+        )
 
 
 def _image_set(spec: ImageInput, entries: Sequence[PortRecord], preprocess: Preprocess | None) -> list[Array]:

@@ -17,6 +17,7 @@ def run(args: GoldenStage) -> None:
 
     All files are written, or none. Raises KilnError for a bucket whose padding changes an output.
     """
+    from kiln.golden.inputs import check_preprocess
     from kiln.golden.vectors import make_vectors
 
     config = read(GoldenConfig, args.config)
@@ -25,12 +26,14 @@ def run(args: GoldenStage) -> None:
     proofs = read(PaddingProofs, args.padding).buckets if args.padding else {}
     interface = read(Interface, args.interface)
     try:
+        check_preprocess(interface.inputs, config.preprocess)
         files, golden_file, padding = make_vectors(
             config, tolerance or {}, args.source, interface, buckets, proofs
         )
     except KilnError as error:
         text = str(error).replace(str(args.source), args.called or str(args.source))
-        raise KilnError(f"model '{config.name}': {text}" if text.startswith("golden.") else text) from error
+        of_key = text.startswith(("golden.", "preprocess"))
+        raise KilnError(f"model '{config.name}': {text}" if of_key else text) from error
     with atomic_dir(args.out) as folder:
         for path, content in files.items():
             atomic_write(folder / path, content)

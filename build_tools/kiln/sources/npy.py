@@ -22,6 +22,8 @@ def load_npy(path: Path) -> npt.NDArray[Any]:
         # Sizes whose product overflows 64 bits are rejected by NumPy, after the product wrapped around.
         with np.errstate(over="ignore"):
             return np.array(np.lib.format.open_memmap(path, mode="r"))
+    except OSError as error:
+        raise KilnError(f"{path}: {f'cannot read: {error.strerror}' if error.strerror else error}") from error
     except Exception as error:  # the header is parsed as Python, which raises many kinds of exceptions
         raise KilnError(f"{path}: not a .npy tensor: {error}") from error
 

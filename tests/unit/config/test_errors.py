@@ -57,6 +57,18 @@ MODEL_MISTAKES = [
         38,
         "key 'special_cases.0.dim': no dimension of this name; known: none",
     ),
+    (
+        "image, source: *photograph",
+        "image, source: *photograph, crop: [0, 0, 0, 4]",
+        37,
+        "key 'golden.inputs.2.crop': [top, left, height, width] with top, left >= 0 and height, width >= 1",
+    ),
+    (
+        "{levels: 1}",
+        "{levels: 1}\ndims: {b: {min: 1, max: 2147483648}}",
+        39,
+        "key 'dims.b.max': must be at most 2147483647, got 2147483648",
+    ),
     ("{levels: 1}", "{levels: one}", 38, "key 'tolerance.levels': a whole number expected, got 'one'"),
     ("{levels: 1}", "{absolute: -1}", 38, "key 'tolerance.absolute': must be at least 0.0, got -1"),
     ("{levels: 1}", "{absolute: .inf}", 38, "key 'tolerance.absolute': a number expected, got '.inf'"),

@@ -197,7 +197,19 @@ def test_booleans_and_wide_integers_stay_small() -> None:
             },
             "preprocess: key 'input' is missing; the inputs of the model are x, n",
         ),
+        (
+            {"preprocess": {"input": "x", "size": [8, 8], "layout": "NCHW"}},
+            "model 'm': preprocess: size, channels and layout make [1, 3, 8, 8], but input 'x' is [2, 3]",
+        ),
+        (
+            {"preprocess": {"input": "z", "size": [8, 8], "layout": "NCHW"}},
+            "preprocess.input: 'z' is not an input of the model; known: x, n",
+        ),
         ({"golden": {"inputs": [{"kind": "tensors", "tensors": {}}]}}, "gives no tensor for input 'x'"),
+        (
+            {"golden": {"inputs": [{"kind": "tensors", "tensors": dict.fromkeys("xnz", IMAGE)}]}},
+            "golden.inputs: no input is called 'z', there are: x, n",
+        ),
     ],
 )
 def test_settings_that_cannot_work(tmp_path: Path, build: Any, config: dict[str, Any], message: str) -> None:
