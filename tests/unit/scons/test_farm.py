@@ -216,6 +216,24 @@ def test_wrong_options_are_one_line(project: StandInProject, words: list[str], e
     assert done.stderr.startswith("kiln: error: option 'cluster': ") and expected in done.stderr
 
 
+def test_a_scheduler_that_dies_ends_the_build_in_one_line(
+    project: StandInProject, farm: Farm, tmp_path: Path
+) -> None:
+    log = farm.worker(FAKE_SECONDS="1000")
+    fresh(project)
+    process = subprocess.Popen(
+        project.command(*RESNET, f"cluster={farm.address}", f"cache={tmp_path / 'cache'}"),
+        cwd=project.folder, env=project.environment(), text=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    waiting.until(log.read_text, "the first stage on a worker")
+    farm.scheduler.kill()
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 2
+    gone = "the scheduler is gone; start the build again, without it or when it is back"
+    assert stderr == f"kiln: error: cluster {farm.address}: {gone}\n"
+
+
 def test_no_scheduler_is_asked_for_a_list_and_a_missing_one_is_named(
     project: StandInProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

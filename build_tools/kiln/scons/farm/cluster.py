@@ -74,8 +74,10 @@ class Cluster:
                 "option 'cluster': workers exchange files through a cache: cache=FOLDER that they all see, "
                 "cache=http://… or cache=s3://…"
             )
-        # The build prints its own message when a worker is lost.
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        # The build prints its own message when a worker or the scheduler is lost. Dask gives the client's
+        # logger a level of its own.
+        for logger in ("distributed", "distributed.client"):
+            logging.getLogger(logger).setLevel(logging.CRITICAL)
         if storage is None:
             folder = tempfile.mkdtemp(prefix="kiln-cache-")
             atexit.register(_remove_folder, folder)
@@ -155,7 +157,7 @@ class Cluster:
             if stopped():
                 raise KeyboardInterrupt
             if self._client.status != "running":
-                raise KilnError(f"cluster {self.address}: the scheduler is gone")
+                raise self._lost()
             if self._workers():
                 last_worker_at = time.monotonic()
             elif time.monotonic() - last_worker_at > PATIENCE:
@@ -169,8 +171,14 @@ class Cluster:
                 "than they have, give them more or build without cluster="
             ) from None
         except Exception as error:  # of the scheduler, or of a worker without Kiln
+            if "scheduler-connection-lost" in str(error) or self._client.status != "running":
+                raise self._lost() from None
             reason = " ".join(str(error).split()) or type(error).__name__
             raise KilnError(f"cluster {self.address}: {reason[:300]}") from None
+
+    def _lost(self) -> KilnError:
+        return KilnError(f"cluster {self.address}: the scheduler is gone; start the build again, without it "
+                         "or when it is back")  # fmt: skip
 
     def _workers(self) -> dict[str, Any]:
         """The scheduler's records of its workers, by address; fetched every few seconds at most."""
