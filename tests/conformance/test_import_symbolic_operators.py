@@ -90,6 +90,14 @@ CASES: dict[str, tuple[str, str, dict[str, Any], int]] = {
         {"two": np.array([2])},
         18,
     ),
+    "a list of parts of dynamic sizes": (
+        "rows",
+        "Concat<axis = 1>(later, first) n = Shape<start = 1, end = 2>(x) rest = Sub(n, two) "
+        "parts = Concat<axis = 0>(two, rest) list = SplitToSequence<axis = 1>(x, parts) "
+        "first = SequenceAt(list, none) later = SequenceAt(list, last)",
+        {"two": np.array([2]), "none": np.array(0), "last": np.array(-1)},
+        18,
+    ),
     "mean of three": ("rows", "Mean(x, x, s)", {"s": values(8)}, 17),
 }
 

@@ -100,6 +100,7 @@ class Sizes(nn.Module):
         places = torch.stack((i // n, i % n, n % (i.abs() + 1), torch.remainder(n, i.abs() + 2)), -1)
         bits = torch.stack((i & n, i | n, i ^ n, i << (n // 3), i >> (n // 4)), -1)
         below = x * (-n // 2), x * ((5 - n) // 3)  # rounded down, also below 0
+        below += torch.cat((x, x + 1)).split([n, x.shape[0]])[1], x[:, None].squeeze((0, 1)) + 1
         return places, bits, x % n, x.abs() ** n, n ** x, torch.fmod(x, n), *below
 
 def sizes():

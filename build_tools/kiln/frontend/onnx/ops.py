@@ -210,8 +210,9 @@ def one_hot(node: Node) -> Any:
 
 
 def split(node: Node) -> Any:
-    """Split into parts of dynamic sizes, or of sizes of the run; splits into fixed sizes are left to TVM."""
-    if not node.has(1) or node.constant(1) is not None:
+    """Split of a dynamic size, or into parts of dynamic sizes or sizes of the run; others are left to TVM."""
+    size = node.shape(0)[int(node.attributes.get("axis", 0))]
+    if not node.has(1) or (node.constant(1) is not None and isinstance(size, int)):
         return None
     sizes = node.elements(1)
     return data_dependent_sizes.split(node) if sizes is None else _split_at_sizes(node, sizes)

@@ -168,6 +168,17 @@ def _split(node: _SequenceNode) -> None:
     shape = extents(node.host._tensor(source))
     axis = int(attributes.get("axis", 0)) % len(shape)
     size = shape[axis]
+    given = node.host._values.get(node.node.input[1]) if len(node.node.input) > 1 else None
+    if (
+        given is not None
+        and len(given.items.shape) == 1
+        and not (given.is_constant and isinstance(size, int))
+    ):
+        count = given.items.size  # parts of sizes that depend on dimensions, or of an axis that does
+        if not 1 <= count <= MOST_ELEMENTS:
+            raise ValueError(f"it has {count} parts, allowed: 1..{MOST_ELEMENTS}")
+        node.set_sequence(node.emit("Split", [source, node.node.input[1]], count, axis=axis))
+        return
     if not isinstance(size, int):
         raise ValueError(
             f"its axis {axis} has a dynamic size: the number of elements must be known; fix it in 'dims'"

@@ -4,13 +4,14 @@ torch.nn.EmbeddingBag: the exporter writes a Loop over the bags, whose rows are 
 Here each row is added (or compared, for the mode `max`) into the result of its bag by ScatterElements, for
 any number of bags and of rows. scatter_reduce with the mode `mean`: the exporter writes the last value that
 falls on a place, in place of their mean. Antialiased resizes by factors: see `antialiased`. Floor divisions
-of dynamic sizes: the exporter writes ONNX's division, which rounds a negative quotient up.
+of dynamic sizes: the exporter writes ONNX's division, which rounds a negative quotient up. Squeeze of an axis
+that has other sizes than 1, which changes nothing in PyTorch, and is an error in ONNX.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kiln.frontend.torch.present import aten as own_operators
@@ -30,9 +31,21 @@ def translations() -> Mapping[Any, Callable[..., Any]]:
         aten._embedding_bag_forward_only.default: embedding_bag,
         aten.scatter_reduce.two: scatter_reduce,
         operator.floordiv: floor_division,
+        aten.squeeze.dim: squeeze,
+        aten.squeeze.dims: squeeze,
         aten._upsample_bilinear2d_aa.default: antialiased("linear", -0.75),
         aten._upsample_bicubic2d_aa.default: antialiased("cubic", -0.5),
     }
+
+
+def squeeze(self: Any, dim: int | Sequence[int]) -> Any:
+    """aten::squeeze.dim and .dims: `self` without those of the axes whose size is 1."""
+    from onnxscript import opset18 as op
+
+    sizes = list(self.shape)
+    axes = [dim] if isinstance(dim, int) else list(dim)
+    single = sorted({axis % len(sizes) for axis in axes if sizes and sizes[axis % len(sizes)] == 1})
+    return op.Squeeze(self, op.Constant(value_ints=single)) if single else op.Identity(self)
 
 
 def floor_division(self: Any, other: Any) -> Any:
