@@ -301,3 +301,17 @@ def test_nearest_neighbours_of_an_image_of_an_open_size(tmp_path: Path) -> None:
     path = write(tmp_path / "m.tflite", tensors, kind, options, [0, 1], [2])
     with pytest.raises(KilnError, match="nearest neighbours of an image of a dynamic size"):
         imported(path, {"side": (4, 9)}, {"x": [1, 6, "side", 3]})
+
+
+def test_rows_of_a_product_that_a_dynamic_size_does_not_fill(tmp_path: Path) -> None:
+    """FULLY_CONNECTED takes rows of the weights' columns from all axes of its input."""
+    weights = Tensor("w", (5, 4), data=np.ones((5, 4), np.float32))
+    tensors = [Tensor("x", (2, 2), signature=(-1, 2)), weights, Tensor("y", (1, 5), signature=(-1, 5))]
+    options = schema.FullyConnectedOptionsT()
+    path = write(tmp_path / "m.tflite", tensors, KINDS.FULLY_CONNECTED, options, [0, 1], [2])
+    _, interface = imported(path, {"n": (2, 8, 2)}, {"x": ["n", 2]})
+    assert interface.outputs[0].dtype == "float32"
+    with pytest.raises(
+        KilnError, match=r"input of shape \[\d, 2\] has \d+ elements, allowed: multiples of 4"
+    ):
+        imported(path, {"n": (1, 8)}, {"x": ["n", 2]})

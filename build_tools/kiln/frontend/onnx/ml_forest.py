@@ -293,10 +293,15 @@ def forest_of_ensemble(
 
 
 def _members(node: int, mode: int, members: Iterator[Sequence[float]]) -> Sequence[float]:
-    """The next set, of a node whose mode is not a comparison."""
+    """The next set, that of a node, by its number, whose mode is not a comparison.
+
+    Raises ValueError for an unknown mode, and for a set that is missing or empty.
+    """
     if mode > len(MODES):
-        raise ValueError(f"it has a node of mode {mode}, allowed: 0..{len(MODES)}")
+        raise ValueError(f"its node {node} has mode {mode}, allowed: 0..{len(MODES)}")
     values = next(members, None)
     if not values:
-        raise ValueError("its attribute 'membership_values' has a set without members, or too few sets")
+        raise ValueError(
+            f"its attribute 'membership_values' has no set, or one without members, for its node {node}"
+        )
     return values

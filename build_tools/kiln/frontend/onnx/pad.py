@@ -36,7 +36,7 @@ def pad(node: Node) -> Any:
     for axis, pair in zip(axes, zip(amounts[:rank], amounts[rank:], strict=True), strict=True):
         by_axis[int(axis) % len(shape)] = pair
     mode = node.attributes.get("mode", b"constant").decode()
-    data, pairs = _without_cut_elements(node, by_axis, mode)
+    data, pairs = _without_cut_elements(node, by_axis)
     if all(isinstance(amount, int) and amount == 0 for pair in pairs for amount in pair):
         return data
     default = np.float32(node.attributes.get("value", 0.0))
@@ -49,7 +49,7 @@ def pad(node: Node) -> Any:
     return _pad_by_constant(node, data, pairs, fill)
 
 
-def _without_cut_elements(node: Node, pairs: Pairs, mode: str) -> tuple[Any, Pairs]:
+def _without_cut_elements(node: Node, pairs: Pairs) -> tuple[Any, Pairs]:
     """The input without the elements that negative amounts cut off, and the amounts that are not negative.
 
     Modes that repeat elements repeat elements that remain, as in ONNX Runtime. Raises ValueError for amounts

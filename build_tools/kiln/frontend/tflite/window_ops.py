@@ -105,10 +105,18 @@ def depthwise_conv_2d(node: TfliteOperands) -> Any:
 
 
 def fully_connected(node: TfliteOperands) -> Any:
-    """FULLY_CONNECTED of int16, of floats with quantised weights, and of rows over axes; else by TVM."""
+    """FULLY_CONNECTED of int16, of floats with quantised weights, and of rows over axes; else by TVM.
+
+    Raises ValueError for an input that is no number of whole rows.
+    """
     depth = node.shape(1)[1]
     options = node.options("FullyConnectedOptions")
-    rows = math.prod(node.shape(0)) // depth
+    rows, rest = divmod(math.prod(node.shape(0)), depth)
+    if rest:
+        raise ValueError(
+            f"its input of shape {list(node.shape(0))} has {rows * depth + rest} elements, allowed: multiples"
+            f" of {depth}, the columns of its weights; a dynamic size may need a 'multiple' in 'dims'"
+        )
     if multiplies_int16(node):
         levels = node.emit(op.reshape(node.raw(0), [rows, depth]))
         products = Products(
