@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kiln.frontend.torch.complex_moves import axis, joined, made, pair
+from kiln.frontend.torch.complex_moves import axis, joined, made, of_type, pair
 from kiln.frontend.torch.present import aten as own_operators
 
 
@@ -14,7 +14,7 @@ def functions() -> Mapping[Any, Callable[..., Any]]:
     import torch
 
     aten = own_operators()
-    made_here = (_arithmetic(torch, aten), _curves(torch, aten), _sums(torch, aten), _products(torch, aten))
+    made_here = (_arithmetic(aten), _curves(torch, aten), _sums(torch, aten), _products(torch, aten))
     return {operator: rule for rules in made_here for operator, rule in rules.items()}
 
 
@@ -29,6 +29,8 @@ def parts(x: Any) -> tuple[Any, Any]:
 
 
 def _added(x: Any, y: Any, alpha: Any = 1) -> Any:
+    if isinstance(alpha, complex):
+        y, alpha = _multiplied(y, alpha), 1
     (a, b), (c, d) = parts(x), parts(y)
     imaginary = b if d is None else _scaled(d, alpha) if b is None else b + _scaled(d, alpha)
     return joined(a + _scaled(c, alpha), imaginary)
@@ -41,6 +43,12 @@ def _size(x: Any) -> Any:
 
 def _scaled(x: Any, factor: Any) -> Any:
     return x if factor == 1 else x * factor
+
+
+def _is_number(x: Any, number: Any) -> Any:
+    """Where the elements of `x` are `number`, real or complex."""
+    pairs, value = pair(x), complex(number)
+    return (pairs[..., 0] == value.real) & (pairs[..., 1] == value.imag)
 
 
 def _multiplied(x: Any, y: Any) -> Any:
@@ -64,17 +72,10 @@ def _divided(x: Any, y: Any) -> Any:
     return _multiplied(x, _reciprocal(y) if hasattr(y, "is_complex") else 1 / y)
 
 
-def _arithmetic(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
+def _arithmetic(aten: Any) -> Mapping[Any, Callable[..., Any]]:
     def conjugate(x: Any) -> Any:
         a, b = parts(x)
         return joined(a, -b)
-
-    def converted(x: Any, dtype: Any = None, **_: Any) -> Any:
-        if dtype is None or dtype == x.dtype:
-            return x
-        if not dtype.is_complex:
-            return pair(x)[..., 0].to(dtype)
-        return made(pair(x).to(torch.float64 if dtype == torch.complex128 else torch.float32))
 
     return {
         aten.add.Tensor: _added,
@@ -93,8 +94,8 @@ def _arithmetic(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
         aten.conj_physical.default: conjugate,
         aten.resolve_conj.default: lambda x: x,
         aten.resolve_neg.default: lambda x: x,
-        aten._to_copy.default: converted,
-        aten.to.dtype: lambda x, dtype, *_: converted(x, dtype),
+        aten._to_copy.default: lambda x, dtype=None, **_: of_type(x, dtype),
+        aten.to.dtype: lambda x, dtype, *_: of_type(x, dtype),
     }
 
 
@@ -163,6 +164,7 @@ def _curves(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
 def _sums(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
     def reduced(how: Any) -> Callable[..., Any]:
         def over(x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+            x = of_type(x, dtype)
             given = [dim] if isinstance(dim, int) else dim
             dims = given or range(x.dim())
             axes = [one % x.dim() for one in dims if x.dim()]
@@ -171,7 +173,7 @@ def _sums(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
         return over
 
     def norm(x: Any, order: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
-        return torch.linalg.vector_norm(_size(x), order, dim, keepdim)
+        return torch.linalg.vector_norm(_size(of_type(x, dtype)), order, dim, keepdim)
 
     return {
         aten.sum.default: reduced(torch.sum),
@@ -180,7 +182,9 @@ def _sums(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
         aten.mean.dim: reduced(torch.mean),
         aten.eq.Tensor: lambda x, y: (pair(x) == pair(y)).all(-1),
         aten.ne.Tensor: lambda x, y: (pair(x) != pair(y)).any(-1),
-        aten.cumsum.default: lambda x, dim, dtype=None: made(pair(x).cumsum(axis(dim))),
+        aten.eq.Scalar: lambda x, y: _is_number(x, y),
+        aten.ne.Scalar: lambda x, y: ~_is_number(x, y),
+        aten.cumsum.default: lambda x, dim, dtype=None: made(pair(of_type(x, dtype)).cumsum(axis(dim))),
         aten.linalg_vector_norm.default: norm,
     }
 

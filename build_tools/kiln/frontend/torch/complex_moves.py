@@ -33,6 +33,17 @@ def joined(real: Any, imaginary: Any) -> Any:
     return made(torch.stack(torch.broadcast_tensors(real, imaginary), -1))
 
 
+def of_type(x: Any, dtype: Any) -> Any:
+    """`x` in the type `dtype`, real or complex; None stands for its own."""
+    import torch
+
+    if dtype is None or dtype == x.dtype:
+        return x
+    if not dtype.is_complex:
+        return pair(x)[..., 0].to(dtype)
+    return made(pair(x).to(torch.float64 if dtype == torch.complex128 else torch.float32))
+
+
 def axis(dim: int) -> int:
     """An axis of a complex tensor, as an axis of its pairs."""
     return dim - 1 if dim < 0 else dim
@@ -88,6 +99,12 @@ def _parts(aten: Any) -> Mapping[Any, Callable[..., Any]]:
     def written(x: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
         return made(aten.slice_scatter.default(pair(x), pair(src), axis(dim), start, end, step))
 
+    def copied(x: Any, src: Any) -> Any:
+        src = of_type(src, x.dtype)
+        return (
+            made(pair(src).expand([*x.shape, 2]).clone()) if x.is_complex() else src.expand(x.shape).clone()
+        )
+
     return {
         aten.slice.Tensor: sliced,
         aten.select.int: lambda x, dim, index: made(pair(x).select(axis(dim), index)),
@@ -109,7 +126,7 @@ def _parts(aten: Any) -> Mapping[Any, Callable[..., Any]]:
         aten.alias.default: lambda x: x,
         aten.detach.default: lambda x: x,
         aten.lift_fresh_copy.default: lambda x: x,
-        aten.copy.default: lambda x, src, non_blocking=False: made(pair(src).expand([*x.shape, 2]).clone()),
+        aten.copy.default: lambda x, src, non_blocking=False: copied(x, src),
     }
 
 

@@ -19,13 +19,17 @@ from kiln.frontend.torch.choices import choices
 from kiln.frontend.torch.complex_numbers import without_complex
 from kiln.frontend.torch.convolutions import convolutions
 from kiln.frontend.torch.diagonals import without_diagonal_writes
+from kiln.frontend.torch.dynamic_numbers import without_dynamic_numbers
+from kiln.frontend.torch.fixed_sizes import check_sizes, dynamic_axes
 from kiln.frontend.torch.groups import grouped
+from kiln.frontend.torch.ignored_options import ignored_options
 from kiln.frontend.torch.library import load_torch, open_archive, quiet_torch, reason
 from kiln.frontend.torch.matrices import matrices
 from kiln.frontend.torch.present import present
 from kiln.frontend.torch.promotion import with_explicit_types
 from kiln.frontend.torch.quantised import quantised
 from kiln.frontend.torch.recurrent import any_length, recurrent
+from kiln.frontend.torch.resizes import resizes
 from kiln.frontend.torch.scans import scans
 from kiln.frontend.torch.special import special
 from kiln.frontend.torch.translations import translations
@@ -47,11 +51,13 @@ def convert(path: Path, tools: str = "") -> bytes:
     """An ONNX file that computes the same as the archive `path`; `tools`: the versions, for errors."""
     load_torch(str(path))
     program = open_archive(path)
+    axes = dynamic_axes(program)
     import torch
 
     try:
         with quiet_torch(), torch.no_grad(), any_length():
-            program = without_complex(without_diagonal_writes(without_checks(program)))
+            program = without_dynamic_numbers(without_diagonal_writes(without_checks(program)))
+            program = without_complex(program)
             program = with_explicit_types(program)
             from onnxscript import optimizer
 
@@ -70,6 +76,7 @@ def convert(path: Path, tools: str = "") -> bytes:
     except Exception as error:  # PyTorch raises exceptions of many types
         raise KilnError(f"{path}: PyTorch ({tools}) cannot convert it to ONNX: {_told(error)}") from error
     _check(path, exported.exported_program or program)
+    check_sizes(path, axes, exported.exported_program)
     widen_indices(model.graph)
     _rename_outputs(model, _output_names(program, len(model.graph.output)))
     _strip(model)
@@ -94,6 +101,8 @@ def _translations() -> dict[Any, Any]:
         special,
         matrices,
         choices,
+        ignored_options,
+        resizes,
         translations,
     )
     return present({operator: function for table in modules for operator, function in table().items()})

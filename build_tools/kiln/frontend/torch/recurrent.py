@@ -22,6 +22,7 @@ def recurrent() -> Mapping[Any, Callable[..., Any]]:
     aten = own_operators()
     return {
         aten.lstm.input: lstm,
+        aten.gru.input: gru,
         aten.rnn_tanh.input: lambda *args: rnn("Tanh", *args),
         aten.rnn_relu.input: lambda *args: rnn("Relu", *args),
     }
@@ -81,8 +82,9 @@ def lstm(
     """aten::lstm.input, traced by PyTorch's exporter.
 
     A layer with projections (`proj_size`), which ONNX has not, is written step by step. Raises ValueError for
-    one whose number of steps is dynamic.
+    one whose number of steps is dynamic, and for dropout in training.
     """
+    _refuse_dropout("LSTM", num_layers, dropout, train)
     from onnxscript import opset18 as op
     from onnxscript.function_libs.torch_lib.ops.core import aten_lstm
 
@@ -117,6 +119,34 @@ def lstm(
     return _stacked(sequence, axis), _stacked(last_h, 0), _stacked(last_c, 0)
 
 
+def gru(
+    x: Any,
+    hx: Any,
+    params: Any,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Any, Any]:
+    """aten::gru.input, as the exporter converts it. Raises ValueError for dropout in training."""
+    from onnxscript.function_libs.torch_lib.ops.core import aten_gru
+
+    _refuse_dropout("GRU", num_layers, dropout, train)
+    return aten_gru(  # type: ignore[no-any-return]
+        x, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first
+    )
+
+
+def _refuse_dropout(what: str, layers: int, dropout: float, train: bool) -> None:
+    """Raise ValueError for random numbers between the layers, which the exporter leaves out."""
+    if train and dropout and layers > 1:
+        raise ValueError(
+            f"{what} in training with dropout={dropout} draws random numbers; call eval() of the module"
+        )
+
+
 def _projected(x: Any, h: Any, c: Any, params: Any, has_biases: bool) -> tuple[Any, Any]:
     """A step of an LSTM whose state h is its hidden values times a matrix."""
     from onnxscript import opset18 as op
@@ -144,8 +174,13 @@ def rnn(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Any, Any]:
-    """aten::rnn_tanh.input and aten::rnn_relu.input: layers of ONNX's RNN."""
+    """aten::rnn_tanh.input and aten::rnn_relu.input: layers of ONNX's RNN.
+
+    Raises ValueError for dropout in training.
+    """
     from onnxscript import opset18 as op
+
+    _refuse_dropout("RNN", num_layers, dropout, train)
 
     directions, each = 2 if bidirectional else 1, 4 if has_biases else 2
     if batch_first:

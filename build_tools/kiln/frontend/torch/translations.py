@@ -3,9 +3,9 @@
 torch.nn.EmbeddingBag: the exporter writes a Loop over the bags, whose rows are cut out by sizes of the run.
 Here each row is added (or compared, for the mode `max`) into the result of its bag by ScatterElements, for
 any number of bags and of rows. scatter_reduce with the mode `mean`: the exporter writes the last value that
-falls on a place, in place of their mean. Antialiased resizes by factors: see `antialiased`. Floor divisions
-of dynamic sizes: the exporter writes ONNX's division, which rounds a negative quotient up. Squeeze of an axis
-that has other sizes than 1, which changes nothing in PyTorch, and is an error in ONNX.
+falls on a place, in place of their mean. Floor divisions of dynamic sizes: the exporter writes ONNX's
+division, which rounds a negative quotient up. Squeeze of an axis that has other sizes than 1, which changes
+nothing in PyTorch, and is an error in ONNX.
 """
 
 from __future__ import annotations
@@ -26,15 +26,13 @@ def translations() -> Mapping[Any, Callable[..., Any]]:
     aten = own_operators()
     return {
         aten.embedding_bag.default: embedding_bag,
-        aten.embedding_bag.padding_idx: embedding_bag,
+        aten.embedding_bag.padding_idx: embedding_bag_of_rows,
         aten._embedding_bag.default: embedding_bag,
         aten._embedding_bag_forward_only.default: embedding_bag,
         aten.scatter_reduce.two: scatter_reduce,
         operator.floordiv: floor_division,
         aten.squeeze.dim: squeeze,
         aten.squeeze.dims: squeeze,
-        aten._upsample_bilinear2d_aa.default: antialiased("linear", -0.75),
-        aten._upsample_bicubic2d_aa.default: antialiased("cubic", -0.5),
     }
 
 
@@ -61,6 +59,7 @@ def scatter_reduce(
     """aten::scatter_reduce.two, traced by PyTorch's exporter; all modes but `mean` are the exporter's own.
 
     Elements of `src`, of the shape of `index`, go to `values` at the positions `index` of the axis `dim`.
+    Means of integers are rounded down.
     """
     from onnxscript import opset18 as op
     from onnxscript.function_libs.torch_lib.ops.core import aten_scatter_reduce
@@ -74,11 +73,15 @@ def scatter_reduce(
     def added(to: Any, what: Any) -> Any:
         return op.ScatterElements(to, index, what, axis=dim, reduction="add")
 
+    def divided(sums: Any, counts: Any) -> Any:
+        is_float = int(values.dtype) in (1, 10, 11, 16)
+        return op.Div(sums if is_float else op.Sub(sums, op.Mod(sums, counts)), counts)
+
     if include_self:
-        return op.Div(added(values, src), added(full(1.0, values), full(1.0, src)))
+        return divided(added(values, src), added(full(1.0, values), full(1.0, src)))
     cleared = op.ScatterElements(values, index, full(0.0, src), axis=dim)
     counts = added(full(0.0, values), full(1.0, src))
-    return op.Div(added(cleared, src), op.Max(counts, full(1.0, values)))
+    return divided(added(cleared, src), op.Max(counts, full(1.0, values)))
 
 
 def embedding_bag(
@@ -135,46 +138,27 @@ def embedding_bag(
     return result, first, second, third
 
 
-def antialiased(mode: str, coefficient: float) -> Callable[..., Any]:
-    """aten::_upsample_bilinear2d_aa and _bicubic2d_aa: factors that the caller gave are kept.
+def embedding_bag_of_rows(
+    weight: Any,
+    indices: Any,
+    offsets: Any,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Any,
+    include_last_offset: bool,
+    padding_idx: int | None,
+) -> tuple[Any, Any, Any, Any]:
+    """aten::embedding_bag.padding_idx, as `embedding_bag`; a negative `padding_idx` counts from the last row.
 
-    The exporter keeps the sizes alone, whose ratio is another factor where the size was rounded down. What is
-    made raises ValueError for aligned corners, for which PyTorch has a rule of its own.
+    Raises ValueError for a negative one where the number of rows is dynamic.
     """
-
-    def resized(
-        self: Any, output_size: Any, align_corners: bool, scales_h: Any = None, scales_w: Any = None
-    ) -> Any:
-        from onnxscript import opset18 as op
-        from onnxscript.function_libs.torch_lib.ops import nn
-
-        if align_corners:
-            raise ValueError("antialiased interpolate with align_corners=True; use align_corners=False")
-        if scales_h is None or scales_w is None:
-            own = nn.aten__upsample_bilinear2d_aa if mode == "linear" else nn.aten__upsample_bicubic2d_aa
-            return own(self, output_size, align_corners)
-        sizes = list(self.shape)[-2:]
-        factors = [_factor(*given) for given in zip(sizes, output_size, (scales_h, scales_w), strict=True)]
-        return op.Resize(
-            self,
-            None,
-            op.Constant(value_floats=[1.0, 1.0, *factors]),
-            None,
-            mode=mode,
-            coordinate_transformation_mode="half_pixel",
-            cubic_coeff_a=coefficient,
-            antialias=1,
-            exclude_outside=1,
-        )
-
-    return resized
-
-
-def _factor(size: Any, wanted: Any, factor: float) -> float:
-    """`factor` in float32, where it gives the size that PyTorch computes in float64."""
-    import numpy as np
-
-    narrow = np.float32(factor)
-    if isinstance(size, int) and isinstance(wanted, int) and int(np.float32(size) * narrow) < wanted:
-        narrow = np.nextafter(narrow, np.float32(np.inf))
-    return float(narrow)
+    if padding_idx is not None and padding_idx < 0:
+        rows = weight.shape[0]
+        if not isinstance(rows, int):
+            raise ValueError("embedding_bag with a negative padding_idx and a dynamic number of rows")
+        padding_idx += rows
+    return embedding_bag(
+        weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset,
+        padding_idx,
+    )  # fmt: skip

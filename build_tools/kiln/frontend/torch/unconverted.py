@@ -155,12 +155,18 @@ def attention(
 ) -> Any:
     """aten::scaled_dot_product_attention of [..., length, width] of any rank; the exporter's has four axes.
 
-    A row of a mask of truth values that allows nothing gives 0, as in PyTorch; the exporter's is NaN.
+    A row of a mask of truth values that allows nothing gives 0, as in PyTorch; the exporter's is NaN. Raises
+    ValueError for dropout, which the exporter ignores.
     """
     import onnx_ir
     from onnxscript import opset18 as op
     from onnxscript.function_libs.torch_lib.ops.nn import aten_scaled_dot_product_attention
 
+    if dropout_p:
+        raise ValueError(
+            f"scaled_dot_product_attention with dropout_p={dropout_p} draws random numbers; "
+            "pass dropout_p=0.0 outside of training"
+        )
     rank = len(query.shape)
 
     def four(x: Any) -> Any:

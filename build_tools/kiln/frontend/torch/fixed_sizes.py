@@ -1,0 +1,83 @@
+"""Whether PyTorch's exporter kept the dynamic sizes of a program.
+
+Some operators are converted by branches of Python on sizes: the exporter then takes the branch of the example
+that the program was exported with, for all sizes, and says nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kiln.errors import KilnError
+
+_MOST_TRIED = 64  # sizes of a range for which a condition is tried, and the greatest one
+
+
+def dynamic_axes(program: Any) -> dict[str, list[int]]:
+    """The axes of dynamic size of the tensors that an ExportedProgram is given, by the tensor's name.
+
+    To be asked before the program is converted: sizes that a conversion fixes are fixed in the program, too.
+    """
+    return {
+        name: [axis for axis, size in enumerate(tensor.shape) if not _is_fixed(size)]
+        for name, tensor in _inputs(program).items()
+    }
+
+
+def check_sizes(path: Path, axes: dict[str, list[int]], exported: Any) -> None:
+    """Raise KilnError if the ExportedProgram `exported` holds for some sizes of these `axes` only.
+
+    `axes`: those of the program, see `dynamic_axes`. `exported`: what the exporter made of it before it
+    converted the operators, or None.
+    """
+    if exported is None:
+        return
+    tensors = _inputs(exported)
+    conditions: list[Any] = []
+    for name in axes.keys() & tensors.keys():
+        tensor = tensors[name]
+        conditions = conditions or _conditions(tensor)
+        for axis in axes[name]:
+            size = tensor.shape[axis]
+            if _is_fixed(size):
+                raise KilnError(
+                    f"{path}: PyTorch's exporter fixed axis {axis} of input '{name}' at {size}: an operator "
+                    "is converted for one size alone; export the program with a fixed size, or without it"
+                )
+    for condition, symbol, least, greatest in conditions:
+        tried = [*range(least, min(greatest, least + _MOST_TRIED)), greatest]
+        wrong = next((size for size in tried if condition.subs(symbol, size) == False), None)  # noqa: E712
+        if wrong is not None:
+            raise KilnError(
+                f"{path}: PyTorch's exporter converted an operator for sizes with {condition}, and {symbol} "
+                f"may be {wrong}; export the program with a fixed size"
+            )
+
+
+def _is_fixed(size: Any) -> bool:
+    """Whether a size, an int or PyTorch's SymInt, is one number."""
+    return isinstance(size, int) or size.node.maybe_as_int() is not None
+
+
+def _inputs(program: Any) -> dict[str, Any]:
+    """The tensors that a program is given, by name."""
+    values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
+    return {name: value for name, value in values.items() if hasattr(value, "shape")}
+
+
+def _conditions(tensor: Any) -> list[tuple[Any, Any, int, int]]:
+    """Equations of one size that a trace relied on, with that size's symbol and range."""
+    environment: Any = getattr(getattr(tensor, "fake_mode", None), "shape_env", None)
+    found = []
+    for guard in getattr(environment, "guards", []):
+        symbols = list(guard.expr.free_symbols)
+        if getattr(guard.expr, "rel_op", "") != "==" or len(symbols) != 1:
+            continue
+        limits = environment.var_to_range.get(symbols[0])
+        if limits is not None and limits.is_int:
+            least = int(limits.lower)
+            is_bounded = bool(limits.upper < 1 << 40)
+            greatest = int(limits.upper) if is_bounded else least + _MOST_TRIED
+            found.append((guard.expr, symbols[0], least, greatest))
+    return found

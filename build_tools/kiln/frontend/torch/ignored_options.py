@@ -1,0 +1,91 @@
+"""Operators of which PyTorch's exporter to ONNX ignores an option, without an error.
+
+Each function is traced by the exporter, and leaves the operator to it where the option has its default.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kiln.frontend.torch.onnx_steps import like
+from kiln.frontend.torch.present import aten as own_operators
+
+
+def ignored_options() -> Mapping[Any, Callable[..., Any]]:
+    """The operators of this module, for torch.onnx.export's `custom_translation_table`."""
+    aten = own_operators()
+    return {
+        aten.avg_pool2d.default: avg_pool(2),
+        aten.avg_pool3d.default: avg_pool(3),
+        aten.cross_entropy_loss.default: cross_entropy,
+        aten.elu.default: elu,
+    }
+
+
+def avg_pool(axes: int) -> Callable[..., Any]:
+    """aten::avg_pool2d or avg_pool3d, with a number by which sums are divided: `divisor_override`.
+
+    What is made raises ValueError for that number with `ceil_mode`, where windows reach beyond the padding.
+    """
+
+    def pooled(
+        self: Any,
+        kernel_size: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Any:
+        from onnxscript import opset18 as op
+        from onnxscript.function_libs.torch_lib.ops import nn
+
+        own = nn.aten_avg_pool2d if axes == 2 else nn.aten_avg_pool3d
+        if divisor_override is None:
+            return own(self, kernel_size, stride, padding, ceil_mode, count_include_pad)
+        kernel, steps, pads = (
+            list(values) * (axes // len(values)) for values in (kernel_size, stride or kernel_size, padding)
+        )
+        sizes = list(self.shape)[-axes:]
+        fits = all(
+            isinstance(size, int) and (size + 2 * pad - width) % step == 0
+            for size, width, step, pad in zip(sizes, kernel, steps, pads, strict=True)
+        )
+        if ceil_mode and not fits:
+            raise ValueError("avg_pool with divisor_override and ceil_mode=True; use ceil_mode=False")
+        means = own(self, kernel, steps, pads, False, True)
+        return op.Mul(means, like(math.prod(kernel) / divisor_override, self))
+
+    return pooled
+
+
+def cross_entropy(
+    self: Any,
+    target: Any,
+    weight: Any = None,
+    reduction: int = 1,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Any:
+    """aten::cross_entropy_loss. Raises ValueError with `label_smoothing`, which ONNX's has not."""
+    from onnxscript.function_libs.torch_lib.ops.nn import aten_cross_entropy_loss
+
+    if label_smoothing:
+        raise ValueError(
+            f"cross_entropy with label_smoothing={label_smoothing}; leave it out, it is for training"
+        )
+    return aten_cross_entropy_loss(self, target, weight, reduction, ignore_index)
+
+
+def elu(self: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
+    """aten::elu: scale * x above 0, else scale * alpha * (exp(input_scale * x) - 1), also that of celu."""
+    from onnxscript import opset18 as op
+    from onnxscript.function_libs.torch_lib.ops.nn import aten_elu
+
+    if input_scale == 1:
+        return aten_elu(self, alpha, scale, input_scale)
+    zero = like(0, self)
+    below = op.Elu(op.Mul(op.Min(self, zero), like(input_scale, self)), alpha=float(alpha))
+    return op.Mul(op.Add(op.Max(self, zero), below), like(scale, self))
