@@ -87,7 +87,12 @@ def public_key(pem: bytes, where: str) -> Any:
     try:
         key = serialization.load_pem_public_key(pem)
     except Exception:  # as above
-        raise KilnError(f"{where}: no public key in PEM (BEGIN PUBLIC KEY)") from None
+        fault = (
+            "a damaged public key"
+            if b"BEGIN PUBLIC KEY" in pem
+            else "no public key in PEM (BEGIN PUBLIC KEY)"
+        )
+        raise KilnError(f"{where}: {fault}") from None
     if not isinstance(key, Ed25519PublicKey):
         raise KilnError(f"{where}: {type(key).__name__.lstrip('_')}, an Ed25519 key is expected")
     return signer.SSlibKey.from_crypto(key)

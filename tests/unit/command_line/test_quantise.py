@@ -279,6 +279,31 @@ def test_wrong_models_and_arguments(
     assert "quantise: one model is needed" in capsys.readouterr().err
 
 
+def test_an_own_operator_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime cannot run it: calibration told of a temporary file that cannot be loaded."""
+    monkeypatch.chdir(tmp_path)
+    Path("operators").mkdir()
+    Path("operators/twice.py").write_text(
+        "from kiln.operators import OwnOperator\n"
+        "OPERATOR = OwnOperator(name='Twice', domain='mine', result=lambda x: x, reference=lambda x: x + x,\n"
+        "                       relax=lambda x: x + x)\n"
+    )
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Twice", ["a"], ["y"], "second", domain="mine"),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy")
+    w = numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")
+    graph = helper.make_graph(nodes, "g", [x], [y], [w])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), "net.onnx")
+    with pytest.raises(
+        KilnError, match=r"net\.onnx: node 'second' is of your own operator mine\.Twice, .*'cut'"
+    ):
+        quantise("net.onnx", None, Path("out.onnx"))
+    assert not Path("out.onnx").exists()
+
+
 def test_both_forms_of_the_command(
     net: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -255,6 +255,8 @@ def test_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         public_key_of(plain)
     with pytest.raises(KilnError, match="no public key in PEM"):
         public_key(b"x", "key")
+    with pytest.raises(KilnError, match="key: a damaged public key"):
+        public_key(b"-----BEGIN PUBLIC KEY-----\nabc\n-----END PUBLIC KEY-----\n", "key")
 
 
 def test_a_missing_library_changes_nothing(

@@ -28,6 +28,7 @@ from kiln.frontend.onnx.declared_shapes import declared_shape
 from kiln.frontend.onnx.order import sort_nodes
 from kiln.frontend.quiet import quiet_stderr
 from kiln.golden.reference import Reference, open_reference
+from kiln.operators.registry import by_key
 
 Method = Literal["minmax", "entropy", "percentile"]
 Activations = Literal["int8", "uint8"]
@@ -96,6 +97,7 @@ class Quantiser:
             raise KilnError(f"{source}: this model is quantised already")
         for number, node in enumerate(self._model.graph.node):
             node.name = node.name or f"{node.op_type}_{number}"
+        _refuse_own_operators(self._model, source)
         self._ranges: Any = None
         self._activations: Activations = "int8"
         self._folder = folder
@@ -220,3 +222,15 @@ class Quantiser:
 
         float_ops = frozenset() if self._all_integer else IN_FLOATS
         return sorted({*QDQRegistry, *QLinearOpsRegistry} - float_ops)
+
+
+def _refuse_own_operators(model: onnx.ModelProto, source: Path) -> None:
+    """Raise KilnError for a node of the user's own operators, which ONNX Runtime, that calibrates, lacks."""
+    known = by_key()
+    for node in model.graph.node:
+        if node.domain not in ("", "ai.onnx") and (node.domain, node.op_type) in known:
+            raise KilnError(
+                f"{source}: node '{node.name}' is of your own operator {node.domain}.{node.op_type}, which "
+                "ONNX Runtime cannot run, by which ranges are measured; quantise a part without it: the key 'cut' "
+                "(docs/models.md)"
+            )
