@@ -231,6 +231,6 @@ def _refuse_own_operators(model: onnx.ModelProto, source: Path) -> None:
         if node.domain not in ("", "ai.onnx") and (node.domain, node.op_type) in known:
             raise KilnError(
                 f"{source}: node '{node.name}' is of your own operator {node.domain}.{node.op_type}, which "
-                "ONNX Runtime cannot run, by which ranges are measured; quantise a part without it: the key 'cut' "
-                "(docs/models.md)"
+                "ONNX Runtime cannot run, by which ranges are measured; quantise a part without it: the key "
+                "'cut' (docs/models.md)"
             )
