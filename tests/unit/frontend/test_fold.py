@@ -75,6 +75,26 @@ def test_sizes_of_constants_that_inference_does_not_know(count: int, tmp_path: P
     compare(write(tmp_path / "m.onnx", ROW + graph, c=values), X)
 
 
+def test_repeats_that_are_constants(tmp_path: Path) -> None:
+    """As torch.repeat_interleave is exported: the axis of the running sum is a tensor of one axis."""
+    text = """g (float[1,4] x) => (float[1,7] y) {
+      ends = CumSum(counts, first)
+      total = Gather(ends, last)
+      length = Squeeze(total, first)
+      places = Range(zero, length, one)
+      y = ReduceSum<keepdims = 0>(hits, first)
+      column = Unsqueeze(ends, second)
+      begun = GreaterOrEqual(places, column)
+      numbers = Cast<to = 7>(begun)
+      index = ReduceSum<keepdims = 0>(numbers, first)
+      rows = Gather<axis = 1>(x, index)
+      hits = Unsqueeze(rows, first)
+    }"""
+    weights = {"first": [0], "last": [-1], "second": [1], "zero": 0, "one": 1, "counts": [1, 2, 1, 3]}
+    path = write(tmp_path / "m.onnx", text, **{name: np.array(value) for name, value in weights.items()})
+    compare(path, np.arange(4, dtype="f4")[None])
+
+
 def test_functions_of_another_operator_set(tmp_path: Path) -> None:
     """ONNX's converter does not know the types of results of nested functions, and is not needed."""
     text = """<ir_version: 10, opset_import: ["" : 22, "own" : 1]>

@@ -279,6 +279,9 @@ class Prediction:
             feeds = {name: numpy_helper.to_array(self.values[name]) for name in node.input if name}
         else:
             return
+        if node.op_type == "CumSum" and feeds[node.input[1]].size == 1:
+            # ONNX Runtime accepts an axis of one element, as PyTorch writes it; the reference has none of it.
+            feeds = {**feeds, node.input[1]: feeds[node.input[1]].reshape(())}
         empty = [helper.make_empty_tensor_value_info(name) for name in (*feeds, node.output[0])]
         model = helper.make_model(
             helper.make_graph([node], "node", empty[:-1], empty[-1:]), opset_imports=self._opsets
