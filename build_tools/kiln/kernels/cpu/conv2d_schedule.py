@@ -102,12 +102,13 @@ def in_lines(conv: Convolution, tile: Tile, machine: Machine) -> tuple[Tile, boo
     Also returns whether each line has tiles of its own, which lines of dynamic length have if that pays.
     """
     regular = conv.in_line(tile.rows) and not (conv.is_line and tile.vectors == 1)
-    if machine.isa not in _SUMS or regular:
+    if regular:
+        return tile, False
+    if is_dynamic(conv.out_w):
+        return _of_dynamic_lines(conv, tile, machine)
+    if machine.isa not in _SUMS:
         return tile, False
     fewest, most = (ceil_div(_SUMS[machine.isa][0], tile.vectors), _SUMS[machine.isa][1] // tile.vectors)
-    if is_dynamic(conv.out_w):
-        across, apart = _across_lines(conv, tile, machine), replace(tile, rows=most)
-        return (apart, True) if _apart_pays(conv, apart, across, machine) else (across, False)
     fitting = [rows for rows in range(fewest, most + 1) if conv.out_w % rows == 0]
     return (replace(tile, rows=fitting[-1]) if fitting else tile), False
 
@@ -115,29 +116,51 @@ def in_lines(conv: Convolution, tile: Tile, machine: Machine) -> tuple[Tile, boo
 # Time that addresses take in a tile whose rows have one each: in a step of the outer loops, as long as so
 # many steps of the innermost one.
 _ADDRESSES = 4.5
+# Both on 64-bit ARM, for lines of dynamic length alone: more registers hold addresses.
+_NEON_SUMS, _NEON_ADDRESSES = (8, 24), 1.5
+# Lengths of a line at which tiles are compared.
+_LENGTHS = 256
 
 
-def _apart_pays(conv: Convolution, apart: Tile, across: Tile, machine: Machine) -> bool:
+def _of_dynamic_lines(conv: Convolution, tile: Tile, machine: Machine) -> tuple[Tile, bool]:
+    """The tile for lines of dynamic length, and whether each line has tiles of its own."""
+    neon = machine.isa == "neon" and machine.registers >= 32
+    sums = _NEON_SUMS if neon else _SUMS.get(machine.isa)
+    if sums is None:
+        return tile, False
+    across, apart = _across_lines(conv, tile, machine), replace(tile, rows=sums[1] // tile.vectors)
+    own_addresses = 1 + (_NEON_ADDRESSES if neon else _ADDRESSES) / conv.depth
+    return (apart, True) if _apart_pays(conv, apart, across, sums, own_addresses) else (across, False)
+
+
+def _apart_pays(
+    conv: Convolution, apart: Tile, across: Tile, sums: tuple[int, int], own_addresses: float
+) -> bool:
     """Whether lines of dynamic length take less time in tiles `apart` than in tiles `across` their ends.
 
-    On average over all lengths. A tile of a few sums takes as long as one of the fewest that hide the latency
-    of a multiply-add: the rest of a line, in powers of two, is dear. A narrow tile across lines takes as long
+    On average over lengths between the least and the greatest. `sums`: fewest and most of a tile, as in
+    _SUMS. `own_addresses`: time of a tile whose rows have an address each, over that of one whose rows share
+    one. A tile of a few sums takes as long as one of the fewest that hide the latency of a multiply-add: the
+    rest of a line, in powers of two, is dear. A narrow tile across lines takes as long
     as a wide one, since it has as many addresses. Measured on Emerald Rapids, from 3 to 16 channels with
     lines of 59 to 141 pixels: 0.28 of the time of tiles across lines on AVX-512, 0.4 on AVX2; from 32 to 64
     channels with lines of 14, 28 and 56: 0.8 to 0.9, and 0.9 to 1.04; from 64 to 128: 1 and 1.05 with lines
-    of 28, 1.2 to 1.7 with lines of 7, 11 and 21.
+    of 28, 1.2 to 1.7 with lines of 7, 11 and 21. On 64-bit ARM, from 3 to 16 channels with lines of 32
+    pixels: 0.8 of the instructions; from 32 to 64 with lines of 14: 1.04.
     """
-    fewest, most = _SUMS[machine.isa]
+    fewest, most = sums
 
     def time_apart(length: int) -> int:
         whole, rest = divmod(length, apart.rows)
         parts = [1 << bit for bit in range(rest.bit_length()) if rest >> bit & 1]
         return whole * most + sum(max(fewest, rows * apart.vectors) for rows in parts)
 
-    sums = across.rows * across.vectors * across.adjacent
-    time_across = max(1 + _ADDRESSES / conv.depth, most / sums) * apart.vectors
-    lengths = range(conv.ranges.least(conv.out_w), conv.ranges.greatest(conv.out_w) + 1)
-    return sum(time_apart(length) / (length * time_across) for length in lengths if length) < len(lengths)
+    sums_across = across.rows * across.vectors * across.adjacent
+    time_across = max(own_addresses, most / sums_across) * apart.vectors
+    least, greatest = max(1, conv.ranges.least(conv.out_w)), conv.ranges.greatest(conv.out_w)
+    # An odd step meets all rests of a line.
+    lengths = range(least, greatest + 1, (greatest - least) // _LENGTHS | 1)
+    return sum(time_apart(length) / (length * time_across) for length in lengths) < len(lengths)
 
 
 # Rows of a tile whose addresses leave registers for those of weights and results, on AVX-512.
