@@ -65,8 +65,8 @@ CROSS_LIBC = {
 DEBIAN_ARCH = {"x86_64": "amd64", "aarch64": "arm64", "armv7": "armhf", "riscv64": "riscv64"}
 # Programs on every Debian and Ubuntu: those of the essential packages, of apt and of mount.
 EVERYWHERE = frozenset({
-    "apt-cache", "apt-get", "bash", "cat", "chroot", "cmp", "dpkg-deb", "echo", "mount", "printf", "rm", "sh",
-    "setpriv", "sha256sum", "sleep", "tar", "taskset", "touch", "umount", "unshare",
+    "apt-cache", "apt-get", "bash", "cat", "chroot", "cmp", "dpkg-deb", "echo", "mount", "nohup", "printf",
+    "rm", "setpriv", "sh", "sha256sum", "sleep", "tar", "taskset", "touch", "umount", "unshare",
 })  # fmt: skip
 # Programs of packages from PyPI, which the user of a feature installs: its error message says how.
 OF_PYPI = frozenset({"pyocd"})
