@@ -108,9 +108,11 @@ def source_nodes(path: Path) -> list[SourceNode]:
 def _onnx_nodes(path: Path) -> Iterator[SourceNode]:
     import onnx
 
+    from kiln.frontend.onnx.inference import infer_shapes
+
     model = onnx.load(path, load_external_data=False)
     try:
-        graph = onnx.shape_inference.infer_shapes(model).graph
+        graph = infer_shapes(model).graph
     except Exception:  # a model that only Kiln's own inference understands, or one of more than 2 GB
         graph = model.graph
     elements_of = {}

@@ -16,6 +16,7 @@ from onnx import numpy_helper
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.onnx import order
+from kiln.frontend.onnx.inference import infer_shapes
 from kiln.frontend.onnx.inferred_sizes import repair
 from kiln.frontend.onnx.plain_session import plain_session
 from kiln.frontend.onnx.predict import Prediction
@@ -55,7 +56,7 @@ def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.Model
         for value in folded.graph.output:
             value.type.tensor_type.ClearField("shape")
         try:
-            return onnx.shape_inference.infer_shapes(folded, data_prop=True)
+            return infer_shapes(folded, data_prop=True)
         except Exception as error:  # ONNX raises exception types of its own
             raise KilnError(f"{path}: cannot infer the ONNX graph's shapes: {one_line(error)}") from error
 

@@ -20,6 +20,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from kiln.config.sizes import ceil_div
+from kiln.frontend.onnx.inference import infer_shapes
 from kiln.frontend.onnx.window_pads import windows_rounded_up
 
 _COUNTS_WINDOWS_RIGHTLY = 22  # the operator set since which ONNX counts the windows of pools as it specifies
@@ -82,7 +83,7 @@ def _suspects(model: onnx.ModelProto, version: int) -> Iterator[tuple[onnx.NodeP
 def inferred_sizes(model: onnx.ModelProto) -> _Sizes:
     """The sizes of the tensors of `model`'s outer graph, as ONNX infers them; none for an unknown rank."""
     try:
-        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        graph = infer_shapes(model, data_prop=True).graph
     except Exception:  # ONNX raises exception types of its own; folding the constants reports the error
         return {}
     values = [*graph.input, *graph.value_info, *graph.output]

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from kiln.frontend.onnx.inference import infer_shapes
 from kiln.frontend.onnx.own_nodes import attributes_of, own_operators
 from kiln.frontend.onnx.plain_session import plain_session
 from kiln.frontend.onnx.schema_functions import domain_of
@@ -29,7 +30,7 @@ def with_value_types(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Raises the exceptions of onnx.shape_inference for a graph that is not valid.
     """
-    result = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    result = infer_shapes(model, data_prop=True)
     tried: set[str] = set()
     while True:
         values = _values(result.graph)
@@ -46,7 +47,7 @@ def with_value_types(model: onnx.ModelProto) -> onnx.ModelProto:
                 outputs[value.name].CopyFrom(value)
             else:
                 result.graph.value_info.append(value)
-        result = onnx.shape_inference.infer_shapes(result, data_prop=True)
+        result = infer_shapes(result, data_prop=True)
 
 
 def _values(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
