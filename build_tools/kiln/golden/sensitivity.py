@@ -93,9 +93,8 @@ class Sensitivity:
         model = onnx.load(str(path))
         variants: list[Reference] = []
         with scratch_folder("sensitivity") as folder:
-            signs = (
-                (1, -1, 1, -1) if tables and self._dynamic else (1, -1)
-            )  # each moves constants in its own way
+            # Constants move by random signs, other ones in each model.
+            signs = (1, -1, 1, -1) if tables and self._dynamic else (1, -1)
             for number, factor in enumerate(1 + sign * change for sign in signs):
                 changed = Path(folder, f"variant{number}.onnx")
                 onnx.save(self._changed(model, factor, tables=tables), str(changed))
