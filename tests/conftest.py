@@ -19,6 +19,7 @@ import gc
 import inspect
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -64,6 +65,17 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix="kiln-test-stages-")
         os.environ["KILN_TEST_STAGES"] = folder
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _signals_end_started_programs() -> None:
+    """Let signals that a runner ignores, as nohup does SIGHUP, end the programs that tests start.
+
+    Programs inherit that a signal is ignored, but not that a function handles it.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 @pytest.hookimpl(tryfirst=True)
