@@ -18,7 +18,7 @@ from onnx import helper
 from kiln.arrays import Array
 from kiln.errors import KilnError
 from kiln.frontend.onnx import order
-from kiln.frontend.onnx.attributes import describe, graphs
+from kiln.frontend.onnx.attributes import describe, graphs, graphs_in
 from kiln.frontend.onnx.functions import inline_functions
 from kiln.frontend.onnx.order import sort_nodes
 from kiln.frontend.onnx.own_nodes import adopt_own, attributes_of, is_own, own_operators
@@ -86,12 +86,7 @@ class OnnxParts:
         operators, model_parts = own_operators(), [OnnxPart()]
         ready: dict[str, int] = {}  # tensor → the part after whose nodes it is known
         for node in self._model.graph.node:
-            nested = [
-                graph
-                for item in node.attribute
-                for graph in [*item.graphs, *([item.g] if item.HasField("g") else [])]
-            ]
-            for graph in nested:
+            for graph in graphs_in(node):
                 if any(is_own(node) for node in _all_nodes(graph)):
                     raise KilnError(
                         f"{self._path}: {describe(node)}: its nested graph has an operator "

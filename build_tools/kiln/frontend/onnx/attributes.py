@@ -147,6 +147,14 @@ def set_nodes(body: Any, nodes: Iterable[onnx.NodeProto]) -> None:
     body.node.extend(copies)
 
 
+def graphs_in(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs that are attributes of `node`, such as a loop's body; not those inside these."""
+    for attribute in node.attribute:
+        yield from attribute.graphs
+        if attribute.HasField("g"):
+            yield attribute.g
+
+
 def with_nested_graphs(path: Path, body: Any) -> Iterator[Any]:
     """`body`, a graph or a function, and all graphs nested in its nodes; raises KilnError as `graphs`."""
     waiting = [(body, 0)]
@@ -154,14 +162,13 @@ def with_nested_graphs(path: Path, body: Any) -> Iterator[Any]:
         graph, depth = waiting.pop()
         yield graph
         for node in graph.node:
-            for attribute in node.attribute:
-                inner = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
-                if inner and depth == MOST_NESTING:
-                    raise KilnError(
-                        f"{path}: {describe(node)}: its graph is nested {depth + 1} deep, allowed: "
-                        f"at most {MOST_NESTING} graphs inside one another"
-                    )
-                waiting.extend((graph_inside, depth + 1) for graph_inside in inner)
+            inner = list(graphs_in(node))
+            if inner and depth == MOST_NESTING:
+                raise KilnError(
+                    f"{path}: {describe(node)}: its graph is nested {depth + 1} deep, allowed: "
+                    f"at most {MOST_NESTING} graphs inside one another"
+                )
+            waiting.extend((graph_inside, depth + 1) for graph_inside in inner)
 
 
 def check_names(path: Path, model: onnx.ModelProto) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from kiln.frontend.onnx.attributes import graphs_in
 from kiln.frontend.onnx.domains import NARROW
 
 HALVES = {TensorProto.FLOAT16: "fp16", TensorProto.BFLOAT16: "bf16"}
@@ -94,10 +95,9 @@ def half_types(model: onnx.ModelProto) -> list[str]:
 def _nested_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """All graphs nested in the attributes of a graph's nodes."""
     for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
-                yield inner
-                yield from _nested_graphs(inner)
+        for inner in graphs_in(node):
+            yield inner
+            yield from _nested_graphs(inner)
 
 
 def _widen(graph: onnx.GraphProto, renamed: dict[str, str]) -> None:
@@ -115,13 +115,13 @@ def _widen(graph: onnx.GraphProto, renamed: dict[str, str]) -> None:
                 _widen_tensor(attribute.sparse_tensor.values)
             if attribute.name in _TYPE_ATTRIBUTES:
                 attribute.i = _float32_for(attribute.i)
-            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
-                _widen(inner, renamed)
-                del inner.value_info[:]
-                for value in (*inner.input, *inner.output):
-                    if _is_half(value):  # a value without a type must not get one that is undefined
-                        value.type.tensor_type.elem_type = TensorProto.FLOAT
-                    value.name = renamed.get(value.name, value.name)
+        for inner in graphs_in(node):
+            _widen(inner, renamed)
+            del inner.value_info[:]
+            for value in (*inner.input, *inner.output):
+                if _is_half(value):  # a value without a type must not get one that is undefined
+                    value.type.tensor_type.elem_type = TensorProto.FLOAT
+                value.name = renamed.get(value.name, value.name)
 
 
 def _widen_tensor(tensor: onnx.TensorProto) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import onnx
 from onnx import helper
 
+from kiln.frontend.onnx.attributes import graphs_in, set_nodes
+
 # Of the names of added tensors, which follow that of the node's output.
 _SIZES, _ZEROS = "/sizes of the input", "/zeros"
 
@@ -45,19 +47,13 @@ def _dtype(node: onnx.NodeProto) -> onnx.AttributeProto | None:
     return next((attribute for attribute in node.attribute if attribute.name == "dtype"), None)
 
 
-def _graphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs that are attributes of `node`."""
-    for attribute in node.attribute:
-        yield from [attribute.g] if attribute.HasField("g") else attribute.graphs
-
-
 def _node_lists(model: onnx.ModelProto) -> Iterator[list[onnx.NodeProto]]:
     """The nodes of the graph, of each function and of all graphs inside."""
     waiting = [model.graph, *model.functions]
     while waiting:
         part = waiting.pop()
         yield list(part.node)
-        waiting += [graph for node in part.node for graph in _graphs_of(node)]
+        waiting += [graph for node in part.node for graph in graphs_in(node)]
 
 
 def _typed(graph: onnx.GraphProto) -> frozenset[str]:
@@ -66,7 +62,7 @@ def _typed(graph: onnx.GraphProto) -> frozenset[str]:
     names = {value.name for value in values if value.type.WhichOneof("value") is not None}
     names |= {tensor.name for tensor in graph.initializer}
     for node in graph.node:
-        for inner in _graphs_of(node):
+        for inner in graphs_in(node):
             names |= _typed(inner)
     return frozenset(names)
 
@@ -74,21 +70,17 @@ def _typed(graph: onnx.GraphProto) -> frozenset[str]:
 def _repair(part: onnx.GraphProto | onnx.FunctionProto, typed: frozenset[str]) -> None:
     """Compute each EyeLike whose input is not among `typed` from zeros, also in the graphs inside."""
     nodes: list[onnx.NodeProto] = []
-    for original in part.node:
-        node = onnx.NodeProto()
-        node.CopyFrom(original)
-        for inner in _graphs_of(node):
+    for node in part.node:
+        for inner in graphs_in(node):
             _repair(inner, typed)
         dtype = _dtype(node)
         if dtype is not None and node.input[0] not in typed:
             sizes, zeros = (node.output[0] + end for end in (_SIZES, _ZEROS))
-            nodes.append(helper.make_node("Shape", [node.input[0]], [sizes]))
-            nodes.append(_zeros(sizes, zeros, dtype))
+            nodes += [helper.make_node("Shape", [node.input[0]], [sizes]), _zeros(sizes, zeros, dtype)]
             node.input[0] = zeros
             node.attribute.remove(dtype)
         nodes.append(node)
-    part.ClearField("node")
-    part.node.extend(nodes)
+    set_nodes(part, nodes)
 
 
 def _zeros(sizes: str, zeros: str, dtype: onnx.AttributeProto) -> onnx.NodeProto:

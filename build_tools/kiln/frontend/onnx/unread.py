@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 
-from kiln.frontend.onnx.attributes import set_nodes
+from kiln.frontend.onnx.attributes import graphs_in, set_nodes
 from kiln.frontend.onnx.order import reads
 
 _LISTS_OF_ROWS = ("scan_output_axes", "scan_output_directions")
@@ -32,9 +32,8 @@ def _remove(graph: onnx.GraphProto, opset: int) -> None:
             continue
         if node.domain in ("", "ai.onnx"):
             _remove_results(node, read, opset)
-        for attribute in node.attribute:
-            for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                _remove(body, opset)
+        for body in graphs_in(node):
+            _remove(body, opset)
         read |= reads(node)
         kept.append(node)
     if len(kept) < len(graph.node):
