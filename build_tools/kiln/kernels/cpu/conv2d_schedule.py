@@ -34,7 +34,7 @@ class Schedule:
     row_tiles: int  # most tiles of rows
     part: int  # tiles of rows in a part
     parts: Extent
-    lines: int  # lines of images in a part, if no tile goes from a line to the next; 0: tiles may do so
+    line_tiles: int  # most tiles of a line, if no tile goes from a line to the next; 0: tiles may do so
     by_group: bool  # whether a task is a group
     prefetch_distance: int  # in tile widths; 0: no prefetches
     tasks: Extent | None  # None: the kernel is not split
@@ -43,6 +43,11 @@ class Schedule:
     def tile_registers(self) -> TileRegisters | None:
         """The sizes of AMX's tile registers, where the matmul uses them."""
         return self.integer.amx if isinstance(self.integer, IntegerProduct) else None
+
+    @property
+    def lines(self) -> int:
+        """Lines of images in a part, where no tile goes from a line to the next."""
+        return self.part // self.line_tiles
 
     @property
     def one_part(self) -> bool:
@@ -141,12 +146,14 @@ def _apart_pays(
     On average over lengths between the least and the greatest. `sums`: fewest and most of a tile, as in
     _SUMS. `own_addresses`: time of a tile whose rows have an address each, over that of one whose rows share
     one. A tile of a few sums takes as long as one of the fewest that hide the latency of a multiply-add: the
-    rest of a line, in powers of two, is dear. A narrow tile across lines takes as long
-    as a wide one, since it has as many addresses. Measured on Emerald Rapids, from 3 to 16 channels with
-    lines of 59 to 141 pixels: 0.28 of the time of tiles across lines on AVX-512, 0.4 on AVX2; from 32 to 64
-    channels with lines of 14, 28 and 56: 0.8 to 0.9, and 0.9 to 1.04; from 64 to 128: 1 and 1.05 with lines
-    of 28, 1.2 to 1.7 with lines of 7, 11 and 21. On 64-bit ARM, from 3 to 16 channels with lines of 32
-    pixels: 0.8 of the instructions; from 32 to 64 with lines of 14: 1.04.
+    rest of a line, in powers of two, is dear. A narrow tile across lines takes as long as a wide one, since
+    it has as many addresses.
+
+    Measured on Emerald Rapids, from 3 to 16 channels with lines of 59 to 141 pixels: 0.28 of the time of
+    tiles across lines on AVX-512, 0.4 on AVX2; from 32 to 64 channels with lines of 14, 28 and 56: 0.8 to
+    0.9, and 0.9 to 1.04; from 64 to 128: 1 and 1.05 with lines of 28, 1.2 to 1.7 with lines of 7, 11 and 21.
+    On 64-bit ARM, from 3 to 16 channels with lines of 32 pixels: 0.8 of the instructions; from 32 to 64 with
+    lines of 14: 1.04.
     """
     fewest, most = sums
 
@@ -158,7 +165,7 @@ def _apart_pays(
     sums_across = across.rows * across.vectors * across.adjacent
     time_across = max(own_addresses, most / sums_across) * apart.vectors
     least, greatest = max(1, conv.ranges.least(conv.out_w)), conv.ranges.greatest(conv.out_w)
-    # An odd step meets all rests of a line.
+    # Lengths an odd number apart leave different rests after whole tiles.
     lengths = range(least, greatest + 1, (greatest - least) // _LENGTHS | 1)
     return sum(time_apart(length) / (length * time_across) for length in lengths) < len(lengths)
 
@@ -217,8 +224,8 @@ def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine)
             tile, apart = in_lines(conv, tile, machine)
     panels, widths = ceil_div(conv.columns, tile.columns), ceil_div(conv.columns, tile.width)
     group_weights = panels * (integer.panel_bytes if integer else conv.terms * tile.columns)
-    line_tiles = ceil_div(fused.ranges.greatest(conv.out_w), tile.rows)
-    row_tiles = fused.ranges.greatest(conv.lines) * line_tiles if apart else ceil_div(most_rows, tile.rows)
+    line_tiles = ceil_div(fused.ranges.greatest(conv.out_w), tile.rows) if apart else 0
+    row_tiles = fused.ranges.greatest(conv.lines) * line_tiles or ceil_div(most_rows, tile.rows)
     shared = machine.shares(conv.macs // tile.lanes)
     cores = machine.cores if shared else 1
     by_group = 1 < conv.groups >= cores
@@ -231,9 +238,10 @@ def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine)
         if measured is None:
             measured = part_of(machine, cores, row_tiles, widths, x_bytes, weights_bytes)
         part_tiles = min(measured or row_tiles, row_tiles)
-    lines = max(1, part_tiles // line_tiles) if apart else 0
-    part_tiles = lines * line_tiles or part_tiles
-    parts = ceil_div(conv.lines, lines) if lines else ceil_div(ceil_div(conv.rows, tile.rows), part_tiles)
+    parts = ceil_div(ceil_div(conv.rows, tile.rows), part_tiles)
+    if apart:  # whole lines
+        lines = max(1, part_tiles // line_tiles)
+        part_tiles, parts = lines * line_tiles, ceil_div(conv.lines, lines)
     tasks = conv.groups if by_group else widths if part_tiles == row_tiles else parts
     return Schedule(
         tile=tile,
@@ -246,7 +254,7 @@ def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine)
         row_tiles=row_tiles,
         part=part_tiles,
         parts=parts,
-        lines=lines,
+        line_tiles=line_tiles,
         by_group=by_group,
         prefetch_distance=_prefetch_distance(choice, most_rows, accumulator),
         tasks=tasks if shared else None,

@@ -49,21 +49,17 @@ class TileLoops:
     def _part(self, number: Expr) -> None:
         """Emit part `number` of the rows: the tiles of all panels."""
         conv, schedule = self.conv, self.schedule
-        if schedule.lines:
-            begin = bind(number * int64(schedule.lines))
-            after = bind(tirx.min(begin + int64(schedule.lines), int64(conv.lines)))
-
-            def lines(column: Expr, columns: int) -> None:
-                with serial(after - begin) as line:
-                    self._line(begin + line, column, columns)
-
-            blocks(conv.columns, schedule.tile.width, lines)
-            return
-        row_tiles = ceil_div(conv.rows, schedule.tile.rows)
-        first = bind(number * int64(schedule.part))
-        end = bind(tirx.min(first + int64(schedule.part), int64(row_tiles)))
+        size, count = schedule.part, ceil_div(conv.rows, schedule.tile.rows)  # in tiles
+        if schedule.line_tiles:
+            size, count = schedule.lines, conv.lines
+        first = bind(number * int64(size))
+        end = bind(tirx.min(first + int64(size), int64(count)))
 
         def panel(column: Expr, columns: int) -> None:
+            if schedule.line_tiles:
+                with serial(end - first) as line:
+                    self._line(first + line, column, columns)
+                return
             task_blocks(
                 conv.rows, schedule.tile.rows, True, first, end,
                 lambda row, count: self._tile_at(row, count, column, columns),
@@ -73,7 +69,7 @@ class TileLoops:
 
     def _panel(self, first_column: Expr, columns: int, group: Expr | None = None) -> None:
         """Emit all tiles of `columns` columns from `first_column`, at most a tile width."""
-        if self.schedule.lines:
+        if self.schedule.line_tiles:
             with serial(self.conv.lines) as line:
                 self._line(line, first_column, columns, group)
             return
@@ -86,7 +82,7 @@ class TileLoops:
         """Emit the tiles of the output line number `line` of all images; see `_tile_at` for the rest."""
         conv, rows = self.conv, self.schedule.tile.rows
         line = bind(line)
-        first_index = line * int64(ceil_div(conv.ranges.greatest(conv.out_w), rows))
+        first_index = line * int64(self.schedule.line_tiles)
 
         def tile(pixel: Expr, count: int) -> None:
             index = first_index + divide(pixel, rows)
