@@ -14,14 +14,15 @@ from dataclasses import replace as replace_fields
 from typing import Any
 
 import tvm
-from tvm import sym, tirx
+from tvm import tirx
 from tvm.ir import TensorLoad
 
 from kiln.callbacks import structural_map
+from kiln.kernels.cpu.interleave import flat_position, linear_factors
 from kiln.tir.builder import Expr
 from kiln.tir.fused import Nest
 from kiln.tir.inline import Expanded, guarded, loads
-from kiln.tir.symbols import Extent, SymbolRanges, extent, int64, is_dynamic, variables
+from kiln.tir.symbols import Extent, SymbolRanges, int64, is_dynamic, variables
 
 # From so many vectors on, the rest of a row does not count.
 _LONG = 16
@@ -44,12 +45,8 @@ def strided(
 
     `ranges`: of the variables in `shape`. Strides depend on no axis, but may depend on these variables.
     """
-    position: Expr = int64(0)
-    for index, size in zip(indices, shape, strict=True):
-        position = position * int64(extent(size)) + index
-    coefficients = sym.detect_linear_equation(sym.Analyzer().simplify(position), [axis.var for axis in axes])
-    factors = [ranges.simplify(extent(factor)) for factor in coefficients]
-    if len(factors) != len(axes) + 1 or not all(_is_size(factor, ranges) for factor in factors):
+    factors = linear_factors(flat_position(indices, shape), axes, ranges)
+    if factors is None or not all(_is_size(factor, ranges) for factor in factors):
         return None
     *strides, start = factors
     return Strided(tuple(strides), start)
