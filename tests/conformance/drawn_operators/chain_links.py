@@ -24,6 +24,15 @@ class Chain:
     steps: list[Step] = field(default_factory=list)
     shapes: dict[str, Shape] = field(default_factory=dict)
 
+    def extend(self, link: Callable[[Any, str, Shape], object], x: str) -> None:
+        """Add the steps of `link` to tensor `x`; none where the link does not apply to its shape."""
+        before = len(self.steps), len(self.inputs)
+        try:
+            link(self, x, self.shapes[x])
+        except ValueError:
+            if before != (len(self.steps), len(self.inputs)):
+                raise
+
     def given(self, item: Input) -> str:
         """The name of a new input or constant of the graph."""
         self.inputs.append(item)
