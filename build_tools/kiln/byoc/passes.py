@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from kiln.byoc import gpu_choices
@@ -13,7 +12,7 @@ from kiln.byoc.match import Match
 from kiln.byoc.partition import Partition
 from kiln.byoc.registry import load
 from kiln.config import Target
-from kiln.config.byoc import Byoc
+from kiln.config.byoc import Byoc, may_compute
 from kiln.config.precisions import is_narrow
 from kiln.graph.pipeline import Pass
 
@@ -40,35 +39,39 @@ def external_passes(
     byoc = Byoc.model_validate(config["byoc"])
     backends = [load(name) for name in config["backends"]]
     facts = facts_of(target, threads, precision)
-    return Passes(backends, Partition(facts, ChosenBackends(byoc, config.get("chosen"))))
+    chosen = ChosenBackends(byoc, config.get("chosen"))
+    return Passes(backends, Partition(facts, chosen), chosen.subgraphs)
 
 
 class ChosenBackends:
     """Decides whether a library computes a subgraph: by the configuration's globs and by `chosen`.
 
-    `chosen`: with `auto`, the backend that was fastest for each subgraph, by the subgraph's key.
+    `chosen`: with `auto`, the backend that was fastest for each subgraph, by the subgraph's key. `subgraphs`:
+    `backend key` of all that it was asked about.
     """
 
     def __init__(self, byoc: Byoc, chosen: Mapping[str, str] | None = None) -> None:
         self.byoc, self.chosen = byoc, chosen
+        self.subgraphs: set[str] = set()
 
     def __call__(self, backend: Backend, match: Match, code: Code) -> bool:
+        subgraph = f"{backend.name} {match.key}"
+        self.subgraphs.add(subgraph)
         if self.chosen is not None and self.chosen.get(match.key) != backend.name:
             return False
-        key = f"{backend.name} {match.key}"
-        return _matches_any(self.byoc.take, key) and not _matches_any(self.byoc.leave, key)
-
-
-def _matches_any(globs: list[str], key: str) -> bool:
-    """Whether a glob matches the key, with or without the backend's name before it."""
-    return any(fnmatch.fnmatchcase(text, glob) for glob in globs for text in (key, key.split(" ", 1)[1]))
+        return may_compute(self.byoc, subgraph)
 
 
 class Passes:
-    """Implements kiln.byoc.external.External with one Partition for all backends."""
+    """Implements kiln.byoc.external.External with one Partition for all backends.
 
-    def __init__(self, backends: list[Backend], partition: Partition) -> None:
-        self.backends, self.partition = backends, partition
+    `subgraphs`: `backend key` of the subgraphs that the passes have found so far.
+    """
+
+    def __init__(
+        self, backends: list[Backend], partition: Partition, subgraphs: Collection[str] = ()
+    ) -> None:
+        self.backends, self.partition, self.subgraphs = backends, partition, subgraphs
 
     def before(self) -> list[tuple[str, Pass]]:
         passes = [(f"byoc_{backend.name}", self.partition.graph(backend)) for backend in self.backends]

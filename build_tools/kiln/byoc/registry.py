@@ -110,12 +110,14 @@ def selected_backends(byoc: Byoc, target: Target) -> list[Backend]:
 
 
 def check_folders(target: Target) -> None:
-    """Raise KilnError where the target's key `libraries` names a backend that does not exist."""
+    """Raise KilnError where the target's key `libraries` names a backend that it cannot have."""
     for name in target.libraries:
+        where = f"target '{target.name}': key 'libraries.{name}'"
         if name not in names():
-            raise KilnError(
-                f"target '{target.name}': key 'libraries': unknown backend '{name}'{choices(name, names())}"
-            )
+            raise KilnError(f"{where}: unknown backend '{name}'{choices(name, names())}")
+        reason = refusal(load(name), target)
+        if reason is not None:
+            raise KilnError(f"{where}: remove it: {reason}")
 
 
 def reason_for_no_backend(target: Target, absent: Mapping[str, str]) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
+from collections.abc import Collection, Iterator
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from kiln.config.check import Section
+from kiln.config.check import Section, first_twice, nearest
+from kiln.errors import KilnError
 
 _WORD = re.compile(r"[a-z][a-z0-9_]*")
+_MOST_NAMED = 8  # subgraphs in an error
 
 
 class Byoc(Section):
@@ -36,9 +40,13 @@ class Byoc(Section):
         for name in self.backends:
             if not _WORD.fullmatch(name) or name == "none":
                 raise ValueError(f"none, auto, or names of backends with commas expected, got '{name}'")
-        for key in sorted({"take", "leave"} & self.model_fields_set):
+        for key, _ in self._globs():
             if not self.backends:
                 raise ValueError(f"{key}: no subgraph is for a library, as 'backends' is empty: name some")
+        for key in ("backends", "take", "leave"):
+            twice = first_twice(getattr(self, key))
+            if twice is not None:
+                raise ValueError(f"{key}: '{twice}' is named twice")
         return self
 
     @property
@@ -55,6 +63,55 @@ class Byoc(Section):
     def named(self) -> list[str]:
         """The names of backends, without the word `auto`."""
         return [name for name in self.backends if name != "auto"]
+
+    def check_globs(
+        self,
+        model: str,
+        target: str,
+        backends: Collection[str],
+        usable: Collection[str],
+        subgraphs: Collection[str],
+    ) -> None:
+        """Raise KilnError for a glob of the model's file that matches none of `subgraphs`.
+
+        `subgraphs`: `backend name` of all subgraphs, in any bucket, that the backends `usable` support. With
+        `auto` a glob may begin with another one of `backends`: it is for other targets.
+        """
+        for key, glob in self._globs():
+            names_absent = self.auto and glob.split(" ", 1)[0] in set(backends) - set(usable)
+            if names_absent or any(_matches_any([glob], subgraph) for subgraph in subgraphs):
+                continue
+            raise KilnError(
+                f"model '{model}': byoc.{key}: '{glob}' matches no subgraph that a library can compute on "
+                f"target '{target}'{_named(glob, subgraphs)}: correct or remove it"
+            )
+
+    def _globs(self) -> Iterator[tuple[str, str]]:
+        """The key and text of each glob, but for the one that takes all."""
+        for key in ("take", "leave"):
+            yield from ((key, glob) for glob in getattr(self, key) if (key, glob) != ("take", "*"))
+
+
+def may_compute(byoc: Byoc, subgraph: str) -> bool:
+    """Whether the globs give a subgraph to a library. `subgraph`: `backend name`."""
+    return _matches_any(byoc.take, subgraph) and not _matches_any(byoc.leave, subgraph)
+
+
+def _matches_any(globs: list[str], subgraph: str) -> bool:
+    """Whether a glob matches `backend name` of a subgraph, or the name alone."""
+    return any(
+        fnmatch.fnmatchcase(text, glob) for glob in globs for text in (subgraph, subgraph.split(" ", 1)[1])
+    )
+
+
+def _named(glob: str, subgraphs: Collection[str]) -> str:
+    """The subgraphs that there are, as a part of an error about a glob that matches none of them."""
+    names = list(dict.fromkeys(subgraph.split(" ", 1)[1] for subgraph in sorted(subgraphs)))
+    if not names:
+        return "; the backends support none of the model's subgraphs"
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    listed = ", ".join(f"'{name}'" for name in names[:_MOST_NAMED])
+    return f"{nearest(glob, names)}; there are: {listed}{more}"
 
 
 def read(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -21,6 +21,7 @@ class Section(BaseModel):
 
 
 S = TypeVar("S", bound=Section)
+H = TypeVar("H", bound=Hashable)
 
 
 class PlacedError(ValueError):
@@ -57,6 +58,16 @@ def nearest(word: str, known: Iterable[str]) -> str:
     usual = _OTHER_NAMES.get(word.lower(), word.lower())
     close = difflib.get_close_matches(usual if usual in words else word.lower(), list(words), n=1, cutoff=0.5)
     return f"; did you mean '{words[close[0]]}'?" if close else ""
+
+
+def first_twice(words: Iterable[H]) -> H | None:
+    """The first of `words` that occurs again; None if each occurs once."""
+    seen: set[H] = set()
+    for word in words:
+        if word in seen:
+            return word
+        seen.add(word)
+    return None
 
 
 def choices(word: str, known: Iterable[str]) -> str:

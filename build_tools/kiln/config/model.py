@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -16,13 +17,13 @@ from kiln.config import sizes
 from kiln.config.budget import Budget
 from kiln.config.byoc import ByocKey
 from kiln.config.c_words import can_name_model
-from kiln.config.check import PlacedError, Section, choices, nearest
+from kiln.config.check import PlacedError, Section, choices, first_twice, nearest
 from kiln.config.cut import Cut
 from kiln.config.data import Golden, Labels, Preprocess, Run
 from kiln.config.dims import Dim, DimBucket, Size, segments
 from kiln.config.fields import Bytes, Positive, Storage, Threads
 from kiln.config.source import ModelSource
-from kiln.config.special import SpecialCase
+from kiln.config.special import SpecialCase, check_cases
 from kiln.config.state import StateEntry
 from kiln.config.target import VariantName
 from kiln.config.tolerance import Limits, Tolerance
@@ -274,20 +275,39 @@ class Model(Section):
 
     @model_validator(mode="after")
     def _known_cases(self) -> Model:
-        for number, case in enumerate(self.special_cases):
-            for position, condition in enumerate(case.conditions):
-                path = (
-                    ("special_cases", number)
-                    if case.all is None
-                    else ("special_cases", number, "all", position)
-                )
-                if condition.dim is not None and condition.dim not in self.dims:
-                    allowed = choices(condition.dim, self.dims)
-                    raise PlacedError((*path, "dim"), f"no dimension of this name{allowed}")
-                dim = self.dims.get(condition.dim or "")
-                if dim is not None and not condition.can_hold(dim.min, dim.max, dim.multiple):
-                    sizes = f"{dim.min}..{dim.max}" + (f" by {dim.multiple}" if dim.multiple > 1 else "")
-                    raise PlacedError(path, f"no size of dims.{condition.dim} meets this: allowed {sizes}")
+        try:
+            check_cases(
+                self.special_cases, {n: range(d.min, d.max + 1, d.multiple) for n, d in self.dims.items()}
+            )
+        except PlacedError as error:
+            raise PlacedError(("special_cases", *error.place), str(error)) from None
+        return self
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Model:
+        lists: dict[tuple[str, ...], Sequence[str]] = {
+            ("aliases",): [self.name, *self.aliases], ("variants",): self.variants or [],
+            ("cut", "inputs"): self.cut.inputs if self.cut else [],
+        }  # fmt: skip
+        for place, words in lists.items():
+            twice = first_twice(words)
+            if twice is not None:
+                also = ", or the model's own name" if place == ("aliases",) else ""
+                raise PlacedError(place, f"'{twice}' is there twice{also}")
+        for position, row in enumerate(self.buckets or []):
+            if row in (self.buckets or [])[:position]:
+                raise PlacedError(("buckets", position), "this combination is there twice")
+        for position, entry in enumerate(self.golden.inputs):
+            if entry in self.golden.inputs[:position]:
+                raise PlacedError(("golden", "inputs", position), "this test case is there twice")
+        return self
+
+    @model_validator(mode="after")
+    def _runs_with_state(self) -> Model:
+        if self.golden.runs != Golden().runs and not self.state:
+            raise PlacedError(
+                ("golden", "runs"), "the model has no state, so that each run is a test case: remove the key"
+            )
         return self
 
     @model_validator(mode="after")

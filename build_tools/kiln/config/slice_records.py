@@ -124,6 +124,8 @@ class PlanConfig(ModelConfig):
     """The slice of the stage that plans."""
 
     params: Params = Params()
+    winograd: Winograd = "auto"
+    checks: Literal["indices"] | None = None
 
 
 class BundleConfig(ModelConfig):

@@ -22,6 +22,7 @@ def stage_config(model: Model, name: str) -> dict[str, Any]:
     config = model.model_dump(mode="json", include={"name", "format", *SLICES[name]})
     if name == "tolerance":
         config["tolerance"] = model.tolerance_in_force()
+        config["stated"] = model.tolerance.stated
     if config.get("cut"):  # the order of outputs is that of the bundle's, and canonical JSON sorts keys
         config["cut"]["outputs"] = list(config["cut"]["outputs"].items())
     if name != "edges" and "dims" in config:  # the other stages read buckets.json and bucket.json

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from kiln.config.check import PlacedError, Section, describe
+from kiln.config.check import PlacedError, Section, choices, describe
 from kiln.config.fields import NotNegative, Positive
 from kiln.config.sizes import ceil_div
 from kiln.config.source import FileSource
 
+Sizes = range  # sizes of a dimension: multiples of the range's step
 _SIZES = ("exact", "range", "multiple")
 
 
@@ -43,13 +45,21 @@ class Condition(Section):
     )
     multiple: Positive | None = Field(default=None, description="the size is a multiple of this number")
 
-    def can_hold(self, least: int, greatest: int, step: int) -> bool:
-        """Whether some multiple of `step` in [least, greatest] meets this condition on a size."""
-        if self.multiple is not None:
-            step = math.lcm(step, self.multiple)
+    def sizes_of(self, sizes: Sizes) -> Sizes:
+        """Those of `sizes`, multiples of their step, that meet this condition on a size."""
+        step = sizes.step if self.multiple is None else math.lcm(sizes.step, self.multiple)
+        least, end = sizes.start, sizes.stop
         if self.ends is not None:
-            least, greatest = max(least, self.ends[0]), min(greatest, self.ends[1])
-        return ceil_div(least, step) * step <= greatest
+            least, end = max(least, self.ends[0]), min(end, self.ends[1] + 1)
+        return Sizes(ceil_div(least, step) * step, end, step)
+
+    def implies(self, other: Condition, dims: Mapping[str, Sizes]) -> bool:
+        """Whether `other` is true wherever this condition is. `dims`: the sizes of each dimension."""
+        if self.dim is None or self.dim != other.dim:
+            same = self.input == other.input and self.value == other.value
+            return self.dim is None and other.dim is None and same
+        sizes = self.sizes_of(dims[self.dim])
+        return len(other.sizes_of(sizes)) == len(sizes)
 
     @property
     def ends(self) -> tuple[int, int] | None:
@@ -107,3 +117,37 @@ class SpecialCase(Condition):
     def conditions(self) -> list[Condition]:
         """The conditions that must all be true."""
         return [self] if self.all is None else list(self.all)
+
+
+def check_cases(cases: Sequence[SpecialCase], dims: Mapping[str, Sizes]) -> None:
+    """Raise PlacedError for a condition that no size or every size meets, and for an unused case.
+
+    `dims`: the sizes of each dimension of the model.
+    """
+    for number, case in enumerate(cases):
+        for position, condition in enumerate(case.conditions):
+            inner = () if case.all is None else ("all", position)
+            _check_sizes(condition, dims, (number, *inner))
+            if any(other.implies(condition, dims) for other in case.conditions[:position]):
+                raise PlacedError((number, *inner), "true whenever the ones before it are: remove it")
+        for first, earlier in enumerate(cases[:number]):
+            if all(any(c.implies(needed, dims) for c in case.conditions) for needed in earlier.conditions):
+                raise PlacedError(
+                    (number,), f"never used: special case {first}, which comes first, is true whenever this "
+                    "one is; remove one, or put the narrower one first"
+                )  # fmt: skip
+
+
+def _check_sizes(condition: Condition, dims: Mapping[str, Sizes], place: tuple[str | int, ...]) -> None:
+    """Raise PlacedError, at `place`, if no size or every size of its dimension meets a condition."""
+    if condition.dim is None:
+        return
+    if condition.dim not in dims:
+        raise PlacedError((*place, "dim"), f"no dimension of this name{choices(condition.dim, dims)}")
+    sizes = dims[condition.dim]
+    met = len(condition.sizes_of(sizes))
+    text = f"{sizes.start}..{sizes.stop - 1}" + (f" by {sizes.step}" if sizes.step > 1 else "")
+    if met == 0:
+        raise PlacedError(place, f"no size of dims.{condition.dim} meets this: allowed {text}")
+    if met == len(Sizes(ceil_div(sizes.start, sizes.step) * sizes.step, sizes.stop, sizes.step)):
+        raise PlacedError(place, f"every size of dims.{condition.dim} meets this: {text}; remove it")

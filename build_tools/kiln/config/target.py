@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 from kiln.config.budget import Budget, Clock
 from kiln.config.byoc import ByocKey
 from kiln.config.c_compiler import CCompiler, Emulator, Libc, c_compiler_fault
-from kiln.config.check import PlacedError, Section
+from kiln.config.check import PlacedError, Section, first_twice
 from kiln.config.fields import Bytes, Positive, Storage, Threads
 from kiln.config.memory import Region, check_regions
 from kiln.config.systems import System, system_of
@@ -32,10 +32,18 @@ def _feature(value: str) -> str:
     return value
 
 
+def _each_once(values: list[str]) -> list[str]:
+    twice = first_twice(value.lstrip("+-") for value in values)
+    if twice is not None:
+        raise ValueError(f"'{twice}' is there twice")
+    return values
+
+
 Feature = Annotated[
     str, AfterValidator(_feature), WithJsonSchema({"type": "string", "pattern": "^[+-][a-z0-9][a-z0-9._-]*$"})
 ]
 
+Features = Annotated[list[Feature], AfterValidator(_each_once)]
 
 CpuName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
 
@@ -64,7 +72,7 @@ class Variant(Section):
 
     name: VariantName = Field(description="the name of the variant")
     cpu: str = Field(description="LLVM CPU name of the kernels")
-    features: list[Feature] = Field(description="LLVM features on top of the CPU's, each with + or -")
+    features: Features = Field(description="LLVM features on top of the CPU's, each with + or -")
     tuned_for: CpuName | None = Field(
         default=None, description="CPU whose tuning records choose kernels; null: the value of `cpu`"
     )
@@ -87,7 +95,9 @@ Gpu = Annotated[str, AfterValidator(_gpu), WithJsonSchema({"type": "string", "en
 class Cuda(Section):
     """The NVIDIA GPUs whose machine code goes into a bundle; the target's other keys describe the CPU."""
 
-    archs: list[Gpu] = Field(min_length=1, description="GPU architectures, such as sm_90")
+    archs: Annotated[list[Gpu], AfterValidator(_each_once)] = Field(
+        min_length=1, description="GPU architectures, such as sm_90"
+    )
     ptx: bool = Field(description="add PTX of the newest of `archs`, which drivers compile for newer GPUs")
     multiprocessors: int = Field(default=64, ge=1, le=1024, description="of the GPU that tiles are made for")
     early_launch: bool = Field(default=True, description="from sm_90 on, kernels begin before others end")
@@ -122,7 +132,7 @@ class Target(Section):
     description: str = Field(description="which machines the target is for, for people")
     triple: str = Field(description="LLVM triple of the kernels")
     cpu: str = Field(description="LLVM CPU name of the kernels")
-    features: list[Feature] = Field(description="LLVM features on top of the CPU's, each with + or -")
+    features: Features = Field(description="LLVM features on top of the CPU's, each with + or -")
     tuned_for: CpuName | None = Field(
         default=None,
         description="LLVM's name of the CPU whose tuning records choose kernels; null: the value of `cpu`",

@@ -45,3 +45,9 @@ class Tolerance(Section):
         default=Limits(absolute=1e-3, relative=5e-3),
         description="with precision: tf32, lower limits are raised to these values",
     )
+
+    @property
+    def stated(self) -> list[str]:
+        """The keys of limits for all outputs whose value is not the default."""
+        default = Tolerance()
+        return [k for k in ("absolute", "relative", "levels") if getattr(self, k) != getattr(default, k)]

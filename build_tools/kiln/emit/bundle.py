@@ -17,11 +17,11 @@ from typing import Any, cast
 from kiln import __version__
 from kiln.byoc.libraries.folder import bundled
 from kiln.config import Target
-from kiln.config.check import choices
 from kiln.config.records import read
 from kiln.config.slice_records import BundleConfig
 from kiln.emit import consumers
 from kiln.emit.gzip_blocks import GzipWriter
+from kiln.emit.limits import check_limits
 from kiln.emit.size_schema import SizeFile, read_size
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
@@ -37,8 +37,9 @@ def run(args: BundleStage) -> None:
     """Write the bundle's folder, then its archive; each completely or not at all."""
     config, plan = read(BundleConfig, args.config), read_plan(args.plan)
     target = Target.model_validate(read_json(args.target))
-    name, tolerance = config.name, read_json(args.tolerance)["tolerance"]
-    check_tolerance(name, tolerance, {port.name: port.dtype for port in plan.outputs})
+    name, limits = config.name, read_json(args.tolerance)
+    tolerance = limits["tolerance"]
+    check_limits(name, limits, read_json(args.golden / "golden.json")["vectors"][0]["outputs"])
     with atomic_dir(args.out) as folder:
         shutil.copytree(args.link, folder, dirs_exist_ok=True, copy_function=shutil.copyfile)
         _copy(args.source / f"{name}_plan.c", folder / "src" / f"{name}_plan.c")
@@ -65,25 +66,6 @@ def run(args: BundleStage) -> None:
         }
         write_json(folder / "manifest.json", manifest)
     pack(args.out, args.archive)
-
-
-def check_tolerance(model: str, tolerance: Mapping[str, Any], outputs: Mapping[str, str]) -> None:
-    """Raise KilnError for limits of something that is not one of `outputs`, or that its type does not have.
-
-    `outputs`: the type of each output of `model` by its name.
-    """
-    for name, limits in tolerance["outputs"].items():
-        where = f"model '{model}': tolerance.outputs.{name}"
-        if name not in outputs:
-            raise KilnError(f"{where}: the model has no such output{choices(name, outputs)}")
-        of_floats, dtype = ("absolute", "relative"), outputs[name]
-        unread, read_keys = (("levels",), of_floats) if "float" in dtype else (of_floats, ("levels",))
-        for key in unread:
-            if limits.get(key) is not None:
-                raise KilnError(
-                    f"{where}.{key}: {limits[key]:g}, but the output is of {dtype}, whose limits are: "
-                    f"{', '.join(read_keys)}"
-                )
 
 
 def c_sizes(size: SizeFile) -> str:

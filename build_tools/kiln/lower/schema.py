@@ -337,14 +337,12 @@ class VariantFeatures(Record):
 
 
 class LoweredBucket(Record):
-    """The content of steps.json.
+    """steps.json. `untuned`: keys of kernels without tuning records. `subgraphs`: what libraries support."""
 
-    `untuned`: keys of the kernels that could have a tuning record, and have none.
-    """
-
-    OMITTED: ClassVar[frozenset[str]] = frozenset({"untuned"})
+    OMITTED: ClassVar[frozenset[str]] = frozenset({"untuned", "subgraphs"})
 
     cases: list[LoweredCase]
     threads: Threads
     variants: list[VariantFeatures]
     untuned: list[str] | None = None
+    subgraphs: list[str] | None = None

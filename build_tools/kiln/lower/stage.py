@@ -73,6 +73,7 @@ def run(args: LowerStage) -> None:
             threads=threads,
             variants=target_check.features_by_variant(target),
             untuned=choices.missing or None,
+            subgraphs=sorted(external.subgraphs) if external else None,
         )
         write_json(folder / "steps.json", bucket.model_dump())
 

@@ -27,6 +27,7 @@ from kiln.lower.schema import (
 )
 from kiln.params import tensors
 from kiln.plan.bucket import plan_function
+from kiln.plan.effects import check_effects, check_libraries
 from kiln.plan.params import ParameterStore
 from kiln.plan.regions import placed_regions
 from kiln.plan.schema import (
@@ -75,6 +76,9 @@ def run(args: PlanStage) -> None:
         )
         for folder in args.sources
     ]
+    check_effects(config, target, [result.bucket for result in lowered])
+    if args.byoc:
+        check_libraries(config.name, target.name, read_json(args.byoc), [result.bucket for result in lowered])
     plan, payload = make_plan(lowered, buckets, read(Interface, args.interface), config, target)
     hashed = plan.model_dump(exclude={"model_hash", "untuned"})
     digest = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode() + b"\0")

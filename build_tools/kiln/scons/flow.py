@@ -194,20 +194,19 @@ def declare_kernels(unit: ModelBuild, importing: Graphs, external: Libraries) ->
     )
 
 
+def declare_plan(unit: ModelBuild, importing: Graphs, external: Libraries, lowered: tuple[Path, ...]) -> Path:
+    """Declare the plan of all buckets, whose kernels and steps are in the folders `lowered`."""
+    stage = of_target.PlanStage(
+        sources=lowered, interface=importing.interface, buckets=importing.buckets, target=unit.target_json(),
+        config=unit.slice("plan"), byoc=external.byoc, out=unit.folder / "plan",
+    )  # fmt: skip
+    return declare(stage, unit.subject).out
+
+
 def declare_code(unit: ModelBuild, importing: Graphs, external: Libraries) -> ModelCode:
     """Declare the stages from the graphs to libraries and headers: kernels, plan, objects, C."""
     target, lowered = unit.target_json(), declare_kernels(unit, importing, external)
-    plan = declare(
-        of_target.PlanStage(
-            sources=lowered,
-            interface=importing.interface,
-            buckets=importing.buckets,
-            target=target,
-            config=unit.slice("plan"),
-            out=unit.folder / "plan",
-        ),
-        unit.subject,
-    ).out
+    plan = declare_plan(unit, importing, external, lowered)
 
     # A library that is loaded at run time on the device needs code of the runtime in the objects.
     opens = unit.target.cuda is not None and unit.backends

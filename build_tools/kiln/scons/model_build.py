@@ -123,7 +123,12 @@ class ModelBuild:
 
     def byoc_json(self) -> Path:
         """The backends to use, and with `byoc=auto` the reasons why others are not used, as a file."""
-        content = {"byoc": self.byoc.model_dump(mode="json"), "backends": self.backend_names}
+        content = {
+            "byoc": self.byoc.model_dump(mode="json"),
+            "backends": self.backend_names,
+            # A target's globs are for many models; a copy of a model may have other subgraphs than the model.
+            "globs_of_model": self.byoc is self.model.byoc and not session().builds_copies,
+        }
         if self.byoc.auto:
             content["absent"] = self.absent
         return text_file(self.folder / "byoc.json", canonical_json(content))

@@ -37,6 +37,7 @@ class Session:
         self.work = WORK
         # Finished bundles, each in TARGET/MODEL.
         self.bundles = os.environ.get(BUNDLES, BUILD)
+        self.builds_copies = BUNDLES in os.environ  # of models, or of parts of them, for a command
         self.env: Any = SCons.Environment.Environment(tools=[], SCANNERS=[])
         content = Content(Path(self.work, "signatures.json"), BUILD)
         self.env.Decider(content.changed)

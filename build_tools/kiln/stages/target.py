@@ -64,14 +64,15 @@ class LowerStage(Stage, spec=StageSpec("lower", "kiln.lower.stage", cached=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanStage(Stage, spec=StageSpec("plan", "kiln.plan.stage", cached=True)):
+class PlanStage(Stage, spec=StageSpec("plan", "kiln.plan.stage", cached=True, prints=True)):
     """Kernels and steps of all buckets → the order of steps, and an arena offset for every tensor."""
 
     sources: common.LoweredModules
     interface: Annotated[Path, Input("interface.json")]
     buckets: common.Buckets = None
     target: common.Target
-    config: Annotated[Path, common.config("plan", "params")]
+    config: Annotated[Path, common.config("plan", "params", "winograd", "checks")]
+    byoc: Annotated[Path | None, Input("byoc.json: the libraries that may compute subgraphs")] = None
     out: Annotated[Path, Output("folder of the plan", files=("plan.json", "params.raw"))]
 
 

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from kiln.byoc.libraries.folder import LibraryFolder
 from kiln.byoc.passes import ChosenBackends
-from kiln.byoc.registry import load
+from kiln.byoc.registry import load, names
 from kiln.config import Target, canonical_json, cpus, target_config
 from kiln.config.byoc import Byoc
 from kiln.config.host import read_cpuinfo
@@ -64,7 +64,11 @@ def run(args: ChooseStage) -> None:
     byoc = Byoc.model_validate(byoc_config["byoc"])
     backends = [load(name) for name in byoc_config["backends"]]
     libraries = [LibraryFolder.read(path) for path in args.libraries]
-    subgraphs = subgraphs_of(args.sources, backends, target, threads, ChosenBackends(byoc))
+    allowed = ChosenBackends(byoc)
+    subgraphs = subgraphs_of(args.sources, backends, target, threads, allowed)
+    if byoc_config.get("globs_of_model"):
+        usable = byoc_config["backends"]
+        byoc.check_globs(config.name, target.name, names(), usable, allowed.subgraphs)
     descriptions = {library.description["backend"]: library.description for library in libraries}
     maker = _RaceMaker(config, target, threads, descriptions)
     races = [maker.race(number, subgraph) for number, subgraph in enumerate(subgraphs.values())]

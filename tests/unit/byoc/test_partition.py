@@ -186,6 +186,14 @@ def test_unknown_backends_are_named() -> None:
 def test_the_folder_of_an_unknown_backend() -> None:
     named = load_target("x86_64").model_copy(update={"libraries": {"openblas": "/a", "openblass": "/b"}})
     with pytest.raises(
-        KilnError, match="key 'libraries': unknown backend 'openblass'; did you mean 'openblas'"
+        KilnError, match=r"key 'libraries\.openblass': unknown backend 'openblass'; did you mean 'openblas'"
     ):
         check_folders(named)
+
+
+def test_the_folder_of_a_backend_that_the_target_cannot_have() -> None:
+    board = load_target("cortex_m4").model_copy(update={"libraries": {"openblas": "/a"}})
+    with pytest.raises(
+        KilnError, match=r"key 'libraries\.openblas': remove it: byoc: backend 'openblas' for"
+    ):
+        check_folders(board)

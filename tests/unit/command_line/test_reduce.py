@@ -199,9 +199,12 @@ def test_keys_of_the_model_that_apply_to_a_part(tmp_path: Path) -> None:
     config = {
         "source": {"kind": "file", "path": "net.onnx"},
         "weights": "int8",
-        "dims": {"rows": {"min": 2, "max": 8, "buckets": [4]}, "other": {"min": 1, "max": 3}},
+        "dims": {
+            "rows": {"min": 2, "max": 8, "buckets": [4], "fallback": "error"},
+            "other": {"min": 1, "max": 3},
+        },
         "bounds": {"found[0]": 4, "lost": 7},
-        "tolerance": {"absolute": 0.5, "outputs": {"y": {"absolute": 1}}},
+        "tolerance": {"absolute": 0.5, "levels": 2, "outputs": {"y": {"absolute": 1}}},
         "state": {"h": "h_out"},
     }
     (tmp_path / "net.yaml").write_text(json.dumps(config))
@@ -210,8 +213,12 @@ def test_keys_of_the_model_that_apply_to_a_part(tmp_path: Path) -> None:
     keys = keys_of_part(model, part)
     assert keys.pop("weights")["type"] == "int8"
     assert keys == {
-        "dims": {"rows": {"min": 2, "max": 8}}, "bounds": {"found[0]": 4}, "tolerance": {"absolute": 0.5}
+        "dims": {"rows": {"min": 2, "max": 8}}, "bounds": {"found[0]": 4}, "tolerance": {"levels": 2}
     }  # fmt: skip
     assert write_keys(keys, tmp_path / "part.onnx") == tmp_path / "part.yaml"
     assert load_model(str(tmp_path / "part.yaml")).dims["rows"].max == 8
     assert write_keys({}, tmp_path / "part.onnx") == tmp_path / "part.onnx"
+    floats, both = "float[2] a) => (float[2] b", "float[2] a) => (float[2] b, int8[2] c"
+    for ports, limits in ((floats, {"absolute": 0.5}), (both, {"absolute": 0.5, "levels": 2})):
+        part = helper.make_model(onnx.parser.parse_graph(f"g ({ports}) {{ b = Relu(a) }}"))
+        assert keys_of_part(model, part)["tolerance"] == limits

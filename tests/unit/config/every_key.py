@@ -14,6 +14,7 @@ AUTO = {"min": 1, "max": 8, "buckets": "auto", "traffic": "seen.csv"}
 N = {"min": 1, "max": 8}
 PADDED = {"n": {**N, "buckets": [{"pad": 8}]}}
 IMAGES = {"resize": "letterbox", "size": [8, 8], "layout": "NHWC"}
+ONES = {"input": "x", "value": "ones"}
 PICTURE = {"kind": "file", "path": "cat.png"}
 
 
@@ -136,7 +137,7 @@ EXAMPLES: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
         {**of_class(), **golden(kind="image", source=PICTURE, rotate=angle)} for angle in (0, 90)
     ),  # type: ignore[dict-item]
     "TensorInput.tensors": tuple(golden(kind="tensors", tensors={name: FILE}) for name in "xy"),  # type: ignore[dict-item]
-    "Golden.runs": ({"golden": {"runs": 2}}, {"golden": {"runs": 3}}),
+    "Golden.runs": tuple({"state": {"h": "a"}, "golden": {"runs": runs}} for runs in (2, 3)),  # type: ignore[dict-item]
     "Golden.reference": ({"golden": {"reference": "onnxruntime"}}, {"golden": {"reference": "auto"}}),
     "Limits.absolute": tuple({"tolerance": {"outputs": {"y": {"absolute": one}}}} for one in (1.0, 2.0)),  # type: ignore[dict-item]
     "Limits.relative": tuple({"tolerance": {"outputs": {"y": {"relative": one}}}} for one in (1.0, 2.0)),  # type: ignore[dict-item]
@@ -196,6 +197,18 @@ IDLE: dict[str, tuple[Mapping[str, Any], str]] = {
     "Condition.exact": (case(dim="n", exact=9), "no size of dims.n meets this: allowed 1..8"),
     "Condition.range": (case(dim="n", range=[9, 10]), "no size of dims.n meets this: allowed 1..8"),
     "Condition.multiple": (case(dim="n", multiple=9), "no size of dims.n meets this: allowed 1..8"),
+    "Model.variants": ({"variants": ["a", "b", "a"]}, "key 'variants': 'a' is there twice"),
+    "Model.aliases": ({"aliases": ["net"]}, "'aliases': 'net' is there twice, or the model's own name"),
+    "Model.buckets": (
+        {"dims": {"n": N}, "buckets": [{"n": 2}, {"n": {"exact": 2}}]},
+        "key 'buckets.1': this combination is there twice",
+    ),
+    "Golden.inputs": (
+        {"golden": {"inputs": [{"kind": "random", "seed": 1}] * 2}},
+        "key 'golden.inputs.1': this test case is there twice",
+    ),
+    "Golden.runs": ({"golden": {"runs": 2}}, "key 'golden.runs': the model has no state"),
+    "Byoc.backends": ({"byoc": "openblas, openblas"}, "key 'byoc': backends: 'openblas' is named twice"),
     "Condition.value": (case(dim="n", value="ones"), "with one of exact, range, multiple expected"),
     "SpecialCase.all": (
         case(all=[{"dim": "n", "exact": 2}], input="x"),
@@ -220,6 +233,40 @@ IDLE: dict[str, tuple[Mapping[str, Any], str]] = {
     "Byoc.leave": ({"byoc": {"leave": ["a"]}}, "leave: no subgraph is for a library, as 'backends' is empty"),
 }
 
+# More files in which keys would change nothing, by what they have.
+MORE_IDLE: dict[str, tuple[Mapping[str, Any], str]] = {
+    "a range of all sizes": (case(dim="n", range=[0, 9]), "every size of dims.n meets this: 1..8; remove it"),
+    "multiples that all are": (
+        {"dims": {"n": {"min": 4, "max": 8, "multiple": 4}}, "special_cases": [{"dim": "n", "multiple": 2}]},
+        "'special_cases.0': every size of dims.n meets this: 4..8 by 4; remove it",
+    ),
+    "a case after a wider one": (
+        {
+            "dims": {"n": N},
+            "special_cases": [
+                {"dim": "n", "range": [2, 6]},
+                {"all": [ONES, {"dim": "n", "multiple": 3}]},
+                ONES,
+                {"all": [{"dim": "n", "exact": 8}, ONES]},
+            ],
+        },
+        "'special_cases.1': never used: special case 0, which comes first, is true whenever this one is",
+    ),
+    "a case that is there again": (
+        {"special_cases": [ONES, {"input": "y", "value": "ones"}, ONES]},
+        "'special_cases.2': never used",
+    ),
+    "a condition after a narrower one": (
+        case(all=[{"dim": "n", "exact": 4}, {"dim": "n", "multiple": 2}]),
+        "'special_cases.0.all.1': true whenever the ones before it are: remove it",
+    ),
+    "Cut.inputs twice": ({"cut": {"inputs": ["a", "a"]}}, "key 'cut.inputs': 'a' is there twice"),
+    "Byoc.take twice": (
+        {"byoc": {"backends": ["openblas"], "take": ["a", "a"]}},
+        "key 'byoc': take: 'a' is named twice",
+    ),
+}
+
 
 # Keys of models that always count, or whose refusal needs the model's file or the target: who refuses there.
 FACTS: dict[str, tuple[str, ...]] = {
@@ -236,14 +283,15 @@ FACTS: dict[str, tuple[str, ...]] = {
         "RandomInput.", "Bounds.", "NormalInput.", "ImageInput.", "Golden.",
         "Preprocess.", "Run.",
     ),
-    "by the type of the output: kiln.emit.bundle.check_tolerance": ("Limits.", "Tolerance."),
+    "by the type of the output: kiln.emit.limits": ("Limits.", "Tolerance."),
+    "with all buckets: kiln.plan.effects": ("Model.winograd", "Model.checks"),
     "by kiln.scons.model_build, with the target": (
         "Params.", "Model.threads", "Model.precision", "Model.variants", "Byoc.backends", "Weights.type",
     ),
     "by kiln.report.budget, with the target": ("Budget.",),
     "strict without quantised tensors: kiln.lower.arithmetic": ("Model.quantised",),
     "a limit or a choice that holds whatever the model is": (
-        "StageLimits.", "Weights.limit", "Model.winograd", "Model.checks", "Model.patches",
+        "StageLimits.", "Weights.limit", "Model.patches",
     ),
 }  # fmt: skip
 BASE = {"source": FILE}
@@ -255,6 +303,10 @@ IDLE_OF_TARGETS: dict[str, tuple[str, Mapping[str, Any], str]] = {
     "Target.clock": ("x86_64", {"clock": {"hz": 1}}, "key 'clock': times are measured on a hosted target"),
     "Target.threads": (BOARD, {"threads": "pthread"}, "'pthread' on a freestanding target: none expected"),
     "Target.cuda": (BOARD, {"cuda": {"archs": ["sm_90"], "ptx": False}}, "the driver is loaded at run time"),
+    "Target.features": (BOARD, {"features": ["+vfp4d16sp", "-vfp4d16sp"]}, "'vfp4d16sp' is there twice"),
+    "Cuda.archs": (
+        "cuda_sm90", {"cuda": {"archs": ["sm_90", "sm_90"], "ptx": True}}, "'sm_90' is there twice"
+    ),
     "Libc.static": (
         "macos_arm64", {"libc": {"name": "libSystem", "version": None, "static": True}}, "true on macOS"
     ),

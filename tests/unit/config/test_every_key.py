@@ -29,6 +29,7 @@ from .every_key import (
     IDLE,
     IDLE_OF_DEVICES,
     IDLE_OF_TARGETS,
+    MORE_IDLE,
     TARGETS,
 )
 
@@ -118,9 +119,9 @@ def test_a_key_changes_what_is_read(key: str, tmp_path: Path) -> None:
     assert any(before[name] != after[name] for name in before), key
 
 
-@pytest.mark.parametrize("key", IDLE)
+@pytest.mark.parametrize("key", [*IDLE, *MORE_IDLE])
 def test_a_key_that_would_change_nothing_is_refused(key: str, tmp_path: Path) -> None:
-    content, message = IDLE[key]
+    content, message = {**IDLE, **MORE_IDLE}[key]
     with pytest.raises(KilnError) as raised:
         load_model(str(written(tmp_path, {**BASE, **content})))
     assert message in str(raised.value)

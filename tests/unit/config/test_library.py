@@ -38,6 +38,13 @@ def test_shipped_target_spells_every_key(name: str) -> None:
     assert Target.model_validate(json.loads(canonical_json(target_config(target)))) == target
 
 
+def test_a_target_without_libraries_reaches_the_stages(tmp_path: Path) -> None:
+    content = yaml_document.read(data_dir("targets") / "armv7.yaml").data
+    (tmp_path / "board.yaml").write_text(json.dumps({**content, "byoc": "none"}))
+    target = load_target(str(tmp_path / "board.yaml"))
+    assert Target.model_validate(json.loads(canonical_json(target_config(target)))) == target
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_shipped_model_is_complete(name: str) -> None:
     model = load_model(name)

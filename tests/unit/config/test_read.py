@@ -23,7 +23,7 @@ TYPED = {"CCompiler", "Cache", "Emulator", "Libc", "Vector"}
 OWN = {
     ("Bucket", "range"), ("Tolerance", "fp16"), ("Tolerance", "bf16"), ("Tolerance", "tf32"),
     ("Variant", "tuned_for"), ("Variant", "emulator"), ("Region", "holds"), ("Region", "origin"),
-    ("Region", "cost"), ("Region", "reserve"),
+    ("Region", "cost"), ("Region", "reserve"), ("Byoc", "take"), ("Byoc", "leave"),
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from kiln.emit.bundle import check_tolerance, pack, unpack
+from kiln.emit.bundle import pack, unpack
 from kiln.errors import KilnError
 
 
@@ -51,30 +51,3 @@ def test_half_an_archive(tmp_path: Path) -> None:
     (tmp_path / "a.tar.gz").write_bytes(content[: len(content) // 2])
     with pytest.raises(KilnError, match=r"a\.tar\.gz: not an archive of a bundle"):
         unpack(tmp_path / "a.tar.gz", tmp_path / "out")
-
-
-def test_limits_for_an_output_that_does_not_exist_are_refused() -> None:
-    check_tolerance("m", {"outputs": {"y": {}}}, {"x": "int8", "y": "float32"})
-    with pytest.raises(
-        KilnError, match=r"^model 'm': tolerance\.outputs\.yy: the model has no such output; did you mean"
-    ):
-        check_tolerance("m", {"outputs": {"yy": {}}}, {"x": "int8", "y": "float32"})
-
-
-@pytest.mark.parametrize(
-    ("dtype", "limits", "message"),
-    [
-        (
-            "float32",
-            {"levels": 2},
-            "levels: 2, but the output is of float32, whose limits are: absolute, relative",
-        ),
-        ("int8", {"relative": 0.1}, "relative: 0.1, but the output is of int8, whose limits are: levels"),
-    ],
-)
-def test_limits_that_an_output_does_not_have_are_refused(
-    dtype: str, limits: dict[str, float], message: str
-) -> None:
-    with pytest.raises(KilnError) as raised:
-        check_tolerance("m", {"outputs": {"y": limits}}, {"y": dtype})
-    assert str(raised.value).startswith(f"model 'm': tolerance.outputs.y.{message}")

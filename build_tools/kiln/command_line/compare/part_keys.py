@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from kiln.frontend.options import key_of
 
 # Keys that do not name tensors of the model.
 _KEPT = ("weights", "checks", "winograd", "quantised", "precision", "threads", "variants", "byoc")
-_OF_DIM = ("min", "max", "multiple", "fallback")
+_FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16}
+_OF_DIM = ("min", "max", "multiple")
 
 
 def keys_of_part(model: Model, part: onnx.ModelProto) -> dict[str, Any]:
@@ -24,8 +26,8 @@ def keys_of_part(model: Model, part: onnx.ModelProto) -> dict[str, Any]:
     """
     content = model.model_dump(mode="json", exclude_unset=True)
     keys = {key: content[key] for key in _KEPT if key in content}
-    if "tolerance" in content and (limits := {**content["tolerance"]}):
-        limits.pop("outputs", None)
+    limits = _limits_of(part, content.get("tolerance", {}))
+    if limits:
         keys["tolerance"] = limits
     shapes = [declared_shape(value) or () for value in part.graph.input]
     named = {name for shape in shapes for axis in shape if axis is not None for name in sizes.names(axis)}
@@ -38,6 +40,17 @@ def keys_of_part(model: Model, part: onnx.ModelProto) -> dict[str, Any]:
     if bounds:
         keys["bounds"] = bounds
     return keys
+
+
+def _limits_of(part: onnx.ModelProto, tolerance: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a model's limits, but for limits of one output, that the outputs of `part` have."""
+    types = {value.type.tensor_type.elem_type for value in part.graph.output}
+    unread = {"outputs"}
+    if types <= _FLOATS:
+        unread |= {"levels"}
+    elif types.isdisjoint(_FLOATS):
+        unread |= {"absolute", "relative"}
+    return {key: value for key, value in tolerance.items() if key not in unread}
 
 
 def write_keys(keys: dict[str, Any], part: Path) -> Path:

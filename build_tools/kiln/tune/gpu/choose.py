@@ -9,7 +9,7 @@ from kiln.byoc import gpu_choices
 from kiln.byoc.backend import Backend
 from kiln.byoc.gpu_choices import OWN
 from kiln.byoc.passes import ChosenBackends
-from kiln.byoc.registry import load
+from kiln.byoc.registry import load, names
 from kiln.byoc.triton import integers
 from kiln.config import Target
 from kiln.config.byoc import Byoc
@@ -31,7 +31,11 @@ def choose_on_gpu(
         Byoc.model_validate(byoc_config["byoc"]),
         [load(name) for name in byoc_config["backends"]],
     )
-    subgraphs = subgraphs_of(args.sources, backends, target, threads, ChosenBackends(byoc), precision)
+    allowed = ChosenBackends(byoc)
+    subgraphs = subgraphs_of(args.sources, backends, target, threads, allowed, precision)
+    if byoc_config.get("globs_of_model"):
+        usable = byoc_config["backends"]
+        byoc.check_globs(config.name, target.name, names(), usable, allowed.subgraphs)
     measured = gpu_choices.choices_of(target.cuda, precision)
     table = [
         _entry(subgraph, measured.get(subgraph.key), precision, backends) for subgraph in subgraphs.values()
