@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 from onnx import helper
 
@@ -22,44 +21,11 @@ from kiln.frontend.onnx.attributes import describe, graphs, graphs_in
 from kiln.frontend.onnx.functions import inline_functions
 from kiln.frontend.onnx.order import sort_nodes
 from kiln.frontend.onnx.own_nodes import adopt_own, attributes_of, is_own, own_operators
-from kiln.operators.registry import LoadedOperator, check_inputs, takes_quants, typed_attributes
+from kiln.golden.own_step import OwnStep
+from kiln.operators.registry import typed_attributes
 
 Session = Callable[[Mapping[str, Array]], list[Array]]
 OpenSession = Callable[[bytes], Session]
-
-
-@dataclass(frozen=True)
-class OwnStep:
-    """One node of a user's operator: names of its tensors, and the attributes that its file declares.
-
-    quants: of the inputs and then of the outputs, for a TFLite file.
-    """
-
-    loaded: LoadedOperator
-    inputs: Sequence[str]
-    outputs: Sequence[str]
-    attributes: Mapping[str, Any]
-    quants: Sequence[Any] = ()
-
-    def run(self, values: dict[str, Array]) -> None:
-        """Add the results to `values`. Raises KilnError for too few results, and for one of another type."""
-        loaded = self.loaded
-        arguments = [values[name] if name else None for name in self.inputs]
-        check_inputs(loaded, arguments)
-        arguments += [None] * ((loaded.most_inputs or 0) - len(arguments))
-        reference = loaded.operator.reference
-        keywords = {"quants": list(self.quants)} if takes_quants(reference) else {}
-        call_results = loaded.call("reference", reference, *arguments, **self.attributes, **keywords)
-        results = list(call_results) if isinstance(call_results, (list, tuple)) else [call_results]
-        if len(results) < len(self.outputs):
-            raise loaded.error(
-                f"reference returns {len(results)} outputs, the model uses {len(self.outputs)}"
-            )
-        for name, result in zip(self.outputs, results, strict=False):
-            if not isinstance(result, (np.ndarray, np.generic)):
-                raise loaded.error(f"reference returns {type(result).__name__}, allowed: NumPy arrays")
-            if name:
-                values[name] = np.asarray(result)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from kiln.arrays import Array
 from kiln.errors import KilnError
 from kiln.frontend.tflite.files import Kinds, indices, packed, unpacked
 from kiln.frontend.tflite.own_nodes import custom_name, known_operators, options_of, quant_of
-from kiln.golden.own_reference import OwnStep
+from kiln.golden.own_step import OwnStep
 from kiln.operators.registry import typed_attributes
 
 OpenInterpreter = Callable[[bytes], Any]

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from kiln.command_line import __main__ as command_line
@@ -192,6 +193,16 @@ def test_the_list_of_operators(folder: Path, capsys: pytest.CaptureFixture[str])
 REFERENCES = {
     "an exception": ("lambda x: x.gone", "reference ended with AttributeError"),
     "no array": ("lambda x: 'text'", "reference returns str, allowed: NumPy arrays"),
+    "another type": (
+        "lambda x: x.astype('float64')",
+        r"reference: output 0 is float64\[2, 3\], its declared result is float32\[2, 3\]",
+    ),
+    "another shape": (
+        "lambda x: x.sum(0)",
+        r"reference: output 0 is float32\[3\], its declared result is float32\[2, 3\]",
+    ),
+    "another rank": ("lambda x: x[0, 0]", r"reference: output 0 is float32\[\], its declared result is"),
+    "other outputs": ("lambda x: (x, x)", "reference returns 2 outputs, result declares 1"),
 }
 
 
@@ -201,6 +212,19 @@ def test_a_reference_that_fails(folder: Path, reference: str, line: str) -> None
     path = model(folder.parent / "net.onnx")
     with pytest.raises(KilnError, match=f"operators/mine.py: operator 'Mine': {line}"):
         open_reference(path).run([onnx.numpy_helper.to_array(helper.make_tensor("", 1, [2, 3], [1.0] * 6))])
+
+
+def test_a_reference_whose_result_depends_on_elements(folder: Path) -> None:
+    """Elements of constants may decide the shape, and a rule may ask for them."""
+    shape = "(int(x.value[0, 0]), 3)"
+    for result in (
+        f"lambda x: OwnTensor({shape})",
+        f"lambda x: x if x.value is None else OwnTensor({shape})",
+    ):
+        declare(folder, RELAX, result=result, more="reference=lambda x: x[:int(x[0, 0])],")
+        path = model(folder.parent / "net.onnx")
+        (output,) = open_reference(path).run([np.ones((2, 3), "float32")])
+        assert output.shape == (1, 3)
 
 
 FUNCTIONS = {
