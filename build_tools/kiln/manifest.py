@@ -141,7 +141,8 @@ def read_manifest(bundle: Path) -> Manifest:
         manifest: Manifest = json.loads(path.read_text(encoding="utf-8"))
         name = manifest["name"]
     except (FileNotFoundError, NotADirectoryError):
-        raise KilnError(f"{bundle}: not a bundle: no {NAME}; a bundle is build/TARGET/MODEL") from None
+        problem = f"not a bundle: no {NAME}" if bundle.exists() else "no such folder"
+        raise KilnError(f"{bundle}: {problem}; a bundle is build/TARGET/MODEL") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise KilnError(f"{path}: not the manifest of a bundle: {error}") from None
     if not isinstance(name, str) or not name.isidentifier():

@@ -17,6 +17,7 @@ from kiln.command_line import listing
 from kiln.command_line.answer import AnswerPart, CommandAnswer, Reply, error_of
 from kiln.command_line.arguments import Command, completion, model_of, parse
 from kiln.command_line.checked_output import CheckedOutput, drop_output
+from kiln.config import load_model
 from kiln.errors import INTERRUPTED, KilnError
 from kiln.paths import data_file
 
@@ -228,7 +229,7 @@ def _part(
     """The result of a question about one model."""
     return AnswerPart(
         goal=arguments.command,
-        model=model or model_of(arguments),
+        model=load_model(model_of(arguments)).name if model is None else model,
         target=target,
         device=getattr(arguments, "device", None),
         files={purpose: str(path) for purpose, path in files.items()},

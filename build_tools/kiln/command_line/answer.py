@@ -30,9 +30,9 @@ ErrorCode = Literal[
     "signature",
     "rejected",
 ]
-# The first pattern that is found in an error's line decides its code.
+# The first pattern that is found in an error's text decides its code.
 _CODES: tuple[tuple[ErrorCode, str], ...] = (
-    ("interrupted", r"^kiln: interrupted"),
+    ("interrupted", r"^interrupted"),
     ("fault", r"a fault of Kiln|crashed"),
     ("test-failed", r"test failed|first beyond its limit"),
     ("budget", r"budget exceeded|over its budget"),
@@ -42,11 +42,25 @@ _CODES: tuple[tuple[ErrorCode, str], ...] = (
         r"signature is wrong|not signed|(bundle|it) was signed|signed bundle|an older (bundle|image)",
     ),
     ("not-installed", r"not installed|install (it|them) with|pip install"),
-    ("unknown-name", r"unknown (model|target|device|command|option|goal|key|backend|variant|stage|schema)"),
-    ("usage", r"lists the arguments|is missing: |is given twice|one model is needed|expected one argument"),
+    (
+        "unknown-name",
+        r"unknown (model|target|device|command|option|goal|key|backend|variant|stage|schema)"
+        r"|is not a variant of target|no device is for such a target",
+    ),
+    (
+        "usage",
+        r"lists the arguments|is missing: |is given twice|one model is needed|expected one argument"
+        r"|option (-\w|'(?!cache|cluster)\w+')|option 'c\w+': ('[^']*': (tcp|http)://HOST|workers exchange)"
+        r"|^(joint: at least|traffic: (no|--out)|compare: --)"
+        r"|^--[\w-]+\b.*(expected|must end|same key|not a folder)",
+    ),
     ("no-such-file", r"no such (model )?(file|folder)|No such file"),
     ("device", r"^device |ssh|adb|gdb server|cannot run here"),
-    ("system", r"No space left|Permission denied|cannot (write|read|save|be made)|another build"),
+    (
+        "system",
+        r"No space left|Permission denied|cannot (write|read|save|be (made|used|written))|another build"
+        r"|^option '(cache|cluster)'|^cluster ",
+    ),
 )
 
 
@@ -104,9 +118,9 @@ class Reply:
 
 def error_of(line: str) -> AnswerError:
     """The error of a line that a command has printed on stderr."""
-    codes = (code for code, pattern in _CODES if re.search(pattern, line))
-    code: ErrorCode = next(codes, "rejected")
     text = re.sub(r"^kiln: (error: )?", "", line)
+    codes = (code for code, pattern in _CODES if re.search(pattern, text))
+    code: ErrorCode = next(codes, "rejected")
     return AnswerError(code=code, text=text)
 
 

@@ -80,6 +80,11 @@ _MEASURE = {"bench", "profile", "tune"}
 _NEED_DEVICE = ("flash", "rollback", "status")
 _OF_PROGRAM = ("flash", "status", "run", "test")
 _OF_NO_MODEL = {"devices", "schema"}
+# Options that only some goals read.
+_READERS = {
+    "together": ("joint",), "name": ("joint",), "image": ("run",), "traffic": ("run", "bench", "profile"),
+    "package": ("package", "bundle", "joint"),
+}  # fmt: skip
 _PATHS = (".yaml", ".yml", ".onnx", ".tflite", ".pt2")
 
 
@@ -146,6 +151,7 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
     Raises KilnError for an unknown name or goal, or a wrong value.
     """
     _check_names(arguments, goals)
+    _check_readers(arguments, goals)
     if "cache" in arguments:
         cache.choose(arguments["cache"])
     if "cluster" in arguments:
@@ -169,7 +175,7 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
             raise KilnError(
                 f"{name} is missing: {name}=NAME or --{name} NAME ({command_name()} list {name}s shows them)"
             )
-    _check_joint(arguments, goals, lists["model"])
+    _check_joint(goals, lists["model"])
     dump = arguments.get("dump", "0")
     if dump not in ("0", "1"):
         raise KilnError(f"option 'dump': 0 or 1 expected, got '{dump}'")
@@ -213,13 +219,25 @@ def _check_names(arguments: Mapping[str, str], goals: Sequence[str]) -> None:
             raise KilnError(f"unknown goal '{goal}'{choices(goal, ALIASES)}")
 
 
+def _check_readers(arguments: Mapping[str, str], goals: Sequence[str]) -> None:
+    """Raise KilnError for an option that none of the goals reads."""
+    for name in arguments:
+        if set(goals) <= _OF_NO_MODEL:
+            raise KilnError(f"option '{name}': the goal {goals[0]} has no options")
+        readers = _READERS.get(name, ())
+        if readers and set(readers).isdisjoint(goals):
+            first, *rest = readers
+            text = f"goals {', '.join([first, *rest[:-1]])} and {rest[-1]}" if rest else f"goal {first}"
+            raise KilnError(f"option '{name}' is for the {text}")
+
+
 def _device(text: str, goals: Sequence[str]) -> str | None:
     """The name or path of the device; None without one.
 
     A build that measures, or that chose a free device with any:TARGET, uses the device alone until it ends.
     """
     name = next(iter(_names(text)), None)
-    if name is None or set(goals) <= _OF_NO_MODEL:
+    if name is None:
         return name
     nothing_runs = GetOption("no_exec") or GetOption("clean")
     if name.startswith("any:"):
@@ -235,11 +253,8 @@ def _device(text: str, goals: Sequence[str]) -> str | None:
     return name
 
 
-def _check_joint(arguments: Mapping[str, str], goals: Sequence[str], models: Sequence[str]) -> None:
-    """Raise KilnError for options of `joint` without that goal, and for `joint` of fewer than two models."""
-    for name in ("together", "name"):
-        if name in arguments and "joint" not in goals:
-            raise KilnError(f"option '{name}' is for the goal joint")
+def _check_joint(goals: Sequence[str], models: Sequence[str]) -> None:
+    """Raise KilnError for `joint` of fewer than two models."""
     if "joint" in goals and len(models) < 2:
         raise KilnError("joint: at least two models expected: model=a,b")
 
@@ -248,8 +263,6 @@ def _traffic(text: str | None, goals: Sequence[str]) -> str | None:
     """The path of the traffic file. An existing file is read first: a malformed file must not cost a run."""
     if text is None:
         return None
-    if {"run", "bench", "profile"}.isdisjoint(goals):
-        raise KilnError("option 'traffic' is for the goals run, bench and profile")
     if not text.endswith(".csv"):
         raise KilnError(f"option 'traffic': '{text}': a path that ends in .csv expected")
     if Path(text).exists():

@@ -80,6 +80,49 @@ def test_errors(
     assert content["error"]["code"] == code and content["error"]["text"].startswith(text)
 
 
+LINES = {
+    "usage": [
+        "option -j: '0', allowed: a whole number of 1 or more",
+        "option 'precision': 'zz', allowed: fp32, tf32, bf16, fp16",
+        "option 'byoc': none, auto, or names of backends with commas expected, got 'none'",
+        "option 'together' is for the goal joint",
+        "option 'cluster': 'zz': tcp://HOST:PORT of a scheduler, or local:N with N from 1 to 256",
+        "option 'cluster': workers exchange files through a cache: cache=FOLDER that they all see",
+        "joint: at least two models expected: model=a,b",
+        "traffic: no traffic file (.csv) is given",
+        "compare: --min-snr is the limit of --float FILE.onnx, which is not given",
+        "--from nothing: a URL that begins with http:// or https:// is expected",
+    ],
+    "unknown-name": [
+        "option 'variants': 'zz' is not a variant of target 'armv7': base",
+        "device 'any:zz': no device is for such a target or architecture; devices: local (host)",
+    ],
+    "system": [
+        "option 'cache': 'ftp://x': [Errno -2] Name or service not known",
+        "option 'cluster': no scheduler answers at tcp://a:1: Timed out; start one with: dask scheduler",
+        "cluster tcp://a:1: the scheduler is gone; start the build again, without it or when it is back",
+        "--out a/b.onnx: the folder a cannot be written",
+    ],
+    "device": ["device 'pi4': no answer within 5 s", "ssh: connect to host pi4 port 22: Connection refused"],
+    "no-such-file": ["nothing: no such folder; a bundle is build/TARGET/MODEL"],
+    "not-installed": ["option 'cluster' needs the package distributed: pip install distributed"],
+    "rejected": ["model 'fix': precision fp16 is for targets with an NVIDIA GPU, 'armv7' has none"],
+}
+
+
+@pytest.mark.parametrize("code", LINES)
+def test_codes_of_lines(code: str) -> None:
+    assert [error_of(f"kiln: error: {line}").code for line in LINES[code]] == [code] * len(LINES[code])
+
+
+def test_a_result_has_the_models_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "My-Net.onnx").touch()
+    for command in ("quantise", "evaluate", "reduce"):
+        about = Namespace(command=command, name="My-Net.onnx", model=None)
+        assert command_line._part(about, None, {}, None).model == "my_net"
+
+
 def test_wrong_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     for words, code in (("buidl x", "unknown-name"), ("build --jobs x", "usage"), ("list", "usage")):
         status, content, err = answer(capsys, *words.split(), "--json")
