@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -27,6 +28,26 @@ def full_disk(folders: Iterable[Path]) -> str | None:
     return None
 
 
+@functools.cache
+def _umask() -> int:
+    """The permissions that this process withholds from files and folders that it creates."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    mask = os.umask(0o077)  # the only other way to read it, for a moment in which no thread may create files
+    os.umask(mask)
+    return mask
+
+
+def set_mode(path: str | os.PathLike[str], executable: bool = False) -> None:
+    """Give a file, or with `executable` a program or folder, the permissions of one that was created plainly.
+
+    Files with a temporary name, and those of some tools, are readable for their owner alone, or executable.
+    """
+    os.chmod(path, (0o777 if executable else 0o666) & ~_umask())
+
+
 def atomic_write(path: str | os.PathLike[str], data: bytes | str, *, sync: bool = True) -> None:
     """Write `data` to `path` atomically: a reader sees the old file or the new one, never a partial file.
 
@@ -44,7 +65,7 @@ def atomic_write(path: str | os.PathLike[str], data: bytes | str, *, sync: bool 
             if sync:
                 stream.flush()
                 os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
+        set_mode(temporary)
         os.replace(temporary, path)
     except OSError as error:
         if temporary is not None:
@@ -88,7 +109,7 @@ def atomic_dir(path: str | os.PathLike[str], *, shared: bool = False) -> Iterato
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-        os.chmod(temporary, 0o755)
+        set_mode(temporary, executable=True)
         yield temporary
         if path.is_dir() and not path.is_symlink() and not shared:
             shutil.rmtree(path)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
+from kiln import files
 from kiln.errors import KilnError
-from kiln.files import atomic_dir
+from kiln.files import atomic_dir, atomic_write
 
 
 @pytest.mark.parametrize(("shared", "left"), [(False, "second"), (True, "first")])
@@ -46,3 +49,20 @@ def test_a_copy_that_fails_is_one_short_line(tmp_path: Path) -> None:
     with failure, atomic_dir(tmp_path / "bundle"):
         raise shutil.Error(errors)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_permissions_are_those_of_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    files._umask.cache_clear()
+    try:
+        with atomic_dir(tmp_path / "folder") as folder:
+            atomic_write(folder / "file", "")
+            (folder / "tool").touch()
+            files.set_mode(folder / "tool", executable=True)
+        folder = tmp_path / "folder"
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())}
+        assert modes == {"folder": 0o777 & ~umask, "file": 0o666 & ~umask, "tool": 0o777 & ~umask}
+    finally:
+        os.umask(before)
+        files._umask.cache_clear()

@@ -24,7 +24,7 @@ from kiln.emit.gzip_blocks import GzipWriter
 from kiln.emit.limits import check_limits
 from kiln.emit.size_schema import SizeFile, read_size
 from kiln.errors import KilnError
-from kiln.files import atomic_dir, atomic_write, read_json, write_json
+from kiln.files import atomic_dir, atomic_write, read_json, set_mode, write_json
 from kiln.manifest import BuiltModel, Manifest, ManifestFile
 from kiln.plan.schema import Plan, read_plan
 from kiln.sources.cache import file_sha256
@@ -196,7 +196,7 @@ def pack(folder: Path, archive: Path) -> None:
             with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
                 for path in sorted([folder, *folder.rglob("*")]):
                     _add(tar, path, Path(folder.name, path.relative_to(folder)).as_posix())
-        Path(temporary).chmod(0o644)
+        set_mode(temporary)
         os.replace(temporary, archive)
     except OSError as error:
         if temporary is not None:

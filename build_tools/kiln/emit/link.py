@@ -14,7 +14,7 @@ from kiln.emit.object_symbols import symbols
 from kiln.emit.source import LOADER
 from kiln.emit.sysroot import shared_flags
 from kiln.errors import KilnError
-from kiln.files import atomic_dir, read_json, write_json
+from kiln.files import atomic_dir, read_json, set_mode, write_json
 from kiln.plan.schema import Plan, read_plan
 from kiln.stages.target import LinkStage
 from kiln.toolchain import archiver_command, oldest_cpu_command
@@ -74,7 +74,7 @@ def has_shared(target: Target) -> bool:
 def archive(objects: Sequence[Path], out: Path) -> None:
     """Write a static library of `objects` in this order, without dates, owners or paths."""
     run_tool([*archiver_command(), "rcsD", str(out), *map(str, objects)], f"archiving {out.name}")
-    out.chmod(0o644)
+    set_mode(out)
 
 
 def shared(
@@ -110,7 +110,7 @@ def shared(
     script.unlink(missing_ok=True)
     for copy in folder.glob(f"{_COPY}*"):
         copy.unlink()
-    out.chmod(0o644)
+    set_mode(out)
 
 
 def _hidden(path: Path, kernels: Sequence[str], folder: Path) -> Path:

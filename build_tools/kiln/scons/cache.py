@@ -27,7 +27,7 @@ import SCons.Node.Python
 from SCons.Script import GetOption
 
 from kiln.errors import KilnError
-from kiln.files import atomic_dir
+from kiln.files import atomic_dir, set_mode
 from kiln.scons import digest
 from kiln.scons.stage_node import StageNode
 from kiln.scons.storage import DamagedError, Storage, StorageError, open_storage
@@ -238,7 +238,7 @@ def _receive(storage: Storage, file: Mapping[str, Any], path: Path) -> bool:
         storage.get(file["sha256"], path)
     except DamagedError:
         return False
-    path.chmod(0o755 if file["executable"] else 0o644)
+    set_mode(path, file["executable"])
     return True
 
 

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from kiln.errors import KilnError
+from kiln.files import set_mode
 from kiln.paths import cache_dir
 
 
@@ -60,7 +61,7 @@ def copy(source: Path, out: Path) -> None:
             shutil.copyfileobj(stream, target, 1 << 20)
             target.flush()
             os.fsync(target.fileno())
-        temporary.chmod(0o644)
+        set_mode(temporary)
         temporary.replace(out)
     except OSError as error:
         if temporary is not None:

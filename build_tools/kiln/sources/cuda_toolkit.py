@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from kiln.errors import KilnError
-from kiln.files import atomic_dir
+from kiln.files import atomic_dir, set_mode
 from kiln.paths import cache_dir
 from kiln.sources import pypi
 
@@ -97,4 +97,4 @@ def unpack(package: str, version: str, sha256: str, folder: Path, root: str, pre
                 out = folder / name
                 out.parent.mkdir(parents=True, exist_ok=True)
                 pypi.write_member(archive, member, out)
-                out.chmod(0o755 if "bin" in out.parent.name else 0o644)
+                set_mode(out, executable="bin" in out.parent.name)

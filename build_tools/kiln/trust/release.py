@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
+from kiln.trust import FOLDER
 
 
 def kept_in(signed: Path) -> Path:
@@ -19,11 +20,15 @@ def kept_in(signed: Path) -> Path:
 def check(signed: Path, release: int, present: int) -> None:
     """Raise KilnError where `signed` had a release above `release`; `present` is the one it still has."""
     path = kept_in(signed)
-    greatest = max(present, _read(path) if path.exists() else 0)
+    kept = _read(path) if path.exists() else 0
+    greatest = max(present, kept)
     if release < greatest:
+        ways = [f"remove {path}"] if kept > release else []
+        if present > release:  # a copy of a signed bundle has no file next to it
+            ways.append(f"remove {signed / FOLDER}" if signed.is_dir() else "build it anew")
         raise KilnError(
             f"release {release}: {signed} was signed as release {greatest}, and a device that has had it "
-            f"refuses lower ones; allowed: {greatest} or more (if none has: remove {path}, and build anew)"
+            f"refuses lower ones; allowed: {greatest} or more (if none has: {' and '.join(ways)})"
         )
 
 

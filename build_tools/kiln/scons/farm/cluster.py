@@ -15,6 +15,7 @@ import logging
 import math
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -37,6 +38,8 @@ PATIENCE = 60.0  # seconds without any worker after which a build ends
 _RECORD_AGE = 5.0  # seconds for which the scheduler's records of its workers are not fetched again
 _MOST_LOCAL = 256
 _LOCAL = re.compile(r"local:([1-9]\d*)")
+_LOCAL_PROGRAM = ("-m", "kiln.scons.farm.local")
+_ERROR = re.compile(r"\S*(Error|Exception|Interrupt)\b")  # the last line of a traceback
 _ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx)://\S+")
 _START = "start one with: dask worker ADDRESS --nthreads 1"
 
@@ -96,6 +99,8 @@ class Cluster:
         atexit.register(self.close)
         self._check_workers()
         workers = self._workers()
+        if not workers:  # they have gone meanwhile, or the scheduler has
+            raise self._lost()
         self.width = sum(record["nthreads"] for record in workers.values())
         self._dashboard = self._client.dashboard_link or ""
 
@@ -206,7 +211,10 @@ class Cluster:
                 self.storage.put(Path(file.name), sha256)
         except StorageError as error:
             raise KilnError(f"option 'cluster': the cache cannot be written: {error}") from None
-        answers = self._client.run(_probe_answer, self.storage.text, sha256, on_error="return")
+        try:
+            answers = self._client.run(_probe_answer, self.storage.text, sha256, on_error="return")
+        except Exception:  # of the connection: an answer with an error is an answer
+            raise self._lost() from None
         for address, answer in sorted(answers.items()):
             if isinstance(answer, Exception):
                 reason = f"Kiln is missing there, or another version: {' '.join(str(answer).split())[:200]}"
@@ -222,7 +230,7 @@ class Cluster:
         """
         log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         process = subprocess.Popen(
-            [sys.executable, "-m", "kiln.scons.farm.local", str(count)],
+            [sys.executable, *_LOCAL_PROGRAM, str(count)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
             env=stage_environment(), text=True,
         )  # fmt: skip
@@ -230,12 +238,19 @@ class Cluster:
         assert process.stdout is not None
         words = process.stdout.readline().split()
         if len(words) < 1:
-            process.wait()
+            status = process.wait()
             log.seek(0)
-            lines = log.read().decode(errors="replace").split("\n")
-            reason = next((line for line in reversed(lines) if line.strip()), "no reason given")
+            reason = _end(status, log.read().decode(errors="replace"))
             raise KilnError(f"option 'cluster': no cluster on this machine: {reason}")
         return words[0]
+
+
+def _end(status: int, log: str) -> str:
+    """Why the process of a local cluster has ended; `log`: its stderr, where Dask's lines of progress are."""
+    if status < 0:
+        return f"its process was killed by {signal.Signals(-status).name} while it started"
+    errors = [line.strip() for line in log.splitlines() if _ERROR.match(line)]
+    return (errors or [f"its process ended with status {status} while it started"])[-1][:300]
 
 
 def _probe_answer(storage: str, sha256: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from typing import Any
 
 from kiln import limits
 from kiln.errors import KilnError
+from kiln.files import set_mode
 from kiln.scons import digest
 from kiln.scons.farm.facts import difference, facts
 from kiln.scons.server import StageServer, stage_environment
@@ -167,7 +168,7 @@ def _add_input(
             os.utime(stored_file)
             if file["executable"]:
                 shutil.copy(stored_file, out)
-                out.chmod(0o755)
+                set_mode(out, executable=True)
             else:
                 os.link(stored_file, out)
             break

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from kiln.errors import KilnError
+from kiln.files import set_mode
 
 FileEntries = Sequence[Mapping[str, Any]]  # name, sha256, bytes, executable of each file
 _BLOCK = 1 << 20
@@ -99,7 +100,7 @@ def receive(stream: BinaryIO, sha256: str, out: Path) -> None:
             os.fsync(target.fileno())
         if digest.hexdigest() != sha256:
             raise DamagedError(sha256)
-        temporary.chmod(0o644)
+        set_mode(temporary)
         temporary.replace(out)
         temporary = None
     except OSError as error:
