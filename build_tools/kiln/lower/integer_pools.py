@@ -5,8 +5,7 @@
 with n elements in a window, which dynamic sizes and padding may change from window to window. The tensor is
 read as integers: without this pass the dequantised tensor would be stored, four times as many bytes. Integers
 that are converted to float32 as they are, as in TFLite's models, have s = 1 and z = 0.
-Needs: channels last. Guarantees: pools with gaps in their windows, or whose number of windows is rounded up,
-stay in float.
+Guarantees: sums that may not fit stay in float.
 """
 
 from __future__ import annotations
@@ -18,12 +17,15 @@ import tvm
 from tvm import relax
 
 from kiln.graph.bindings import CallRewriter, integers, operator, rewrite_calls
-from kiln.kernels.operators.pooling import is_plain, real_average
+from kiln.kernels.operators.pooling import real_average
 from kiln.lower.linear_sums import BYTES, dequantised
 from kiln.opinfo import attach
 
 # Elements of a window, by type: their sum fits into int32 with a zero point, and of int16 into a float32.
 _MOST_SUMMED = {**dict.fromkeys(BYTES, 1 << 22), "int16": 1 << 9}
+
+
+_POOLS = tuple(f"relax.nn.avg_pool{rank}d" for rank in (1, 2, 3))
 
 
 def integer_pools(mod: tvm.IRModule, raw: bool = True) -> tvm.IRModule:
@@ -32,19 +34,19 @@ def integer_pools(mod: tvm.IRModule, raw: bool = True) -> tvm.IRModule:
     def rule(rewriter: CallRewriter, call: Any) -> Any:
         return _pool(rewriter, call, raw)
 
-    return relax.transform.DeadCodeElimination()(rewrite_calls(mod, {"relax.nn.avg_pool2d": rule}))
+    return relax.transform.DeadCodeElimination()(rewrite_calls(mod, dict.fromkeys(_POOLS, rule)))
 
 
 def _pool(rewriter: CallRewriter, call: Any, raw: bool) -> Any:
     attrs = call.attrs
-    found = _levels(rewriter, call.args[0], raw) if is_plain(attrs) else None
+    found = _levels(rewriter, call.args[0], raw)
     if found is None:
         return None
     if math.prod(integers(attrs.pool_size)) > _MOST_SUMMED[str(found[0].ty.dtype)]:
         return None
     data, scale, zero_point = found
     pooled = rewriter.builder_.call_te(
-        real_average(attrs, scale, zero_point), data, primfunc_name_hint="avg_pool2d"
+        real_average(attrs, scale, zero_point), data, primfunc_name_hint=call.op.name.split(".")[-1]
     )
     variable, module = pooled.args[0], rewriter.builder_.get()
     info = {**attach.describe(call), "out_dtype": "float32", "args": [{"param": 0}]}

@@ -13,6 +13,8 @@ from tvm import relax
 op = relax.op
 RNG = np.random.default_rng(5)
 SHAPE = (2, 7, 8, 3)
+SHAPES = {"lines": (2, 11, 9), "volumes": (1, 5, 6, 7, 4)}
+POOLS_OF_FLOATS = ("nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
 
 
 def _real(x: Any, zero: int = 3) -> Any:
@@ -23,12 +25,21 @@ def _pool(x: Any, *, size: tuple[int, int] = (3, 2), **attributes: Any) -> Any:
     return op.nn.avg_pool2d(x, size, layout="NHWC", **attributes)
 
 
-def _same(dtype: str, body: Any, raw: bool = True) -> list[str]:
+def _pool_lines(x: Any, layout: str = "NCW") -> Any:
+    return op.nn.avg_pool1d(x, 3, 2, padding=1, ceil_mode=True, count_include_pad=True, layout=layout)
+
+
+def _pool_volumes(x: Any, layout: str = "NCDHW") -> Any:
+    padding = (1, 0, 1, 0, 1, 1)
+    return op.nn.avg_pool3d(x, (2, 3, 3), (2, 1, 3), padding=padding, ceil_mode=True, layout=layout)
+
+
+def _same(dtype: str, body: Any, shape: tuple[int, ...]) -> list[str]:
     """Assert that the pass changes results by rounding alone; return the operators that are left."""
-    mod = module([(SHAPE, dtype)], body)
-    changed = integer_pools(mod, raw)
+    mod = module([(shape, dtype)], body)
+    changed = integer_pools(mod)
     limits = np.iinfo(dtype)
-    x = RNG.integers(limits.min, limits.max + 1, SHAPE).astype(dtype)
+    x = RNG.integers(limits.min, limits.max + 1, shape).astype(dtype)
     (want,), (got,) = run_by_tvm(mod, [x]), run_by_tvm(changed, [x])
     np.testing.assert_allclose(got, want, 1e-6, 1e-6)
     return operators(changed)
@@ -42,6 +53,18 @@ POOLS: dict[str, Any] = {
     "transposed": lambda x: _pool(op.permute_dims(_real(x), [0, 2, 1, 3])),
     "unsigned": lambda x: _pool(_real(x, 200), padding=(1, 1, 1, 1)),
     "converted": lambda x: _pool(op.astype(x, "float32"), padding=(1, 1, 1, 1)),
+    "rounded_up": lambda x: _pool(_real(x), strides=(2, 3), ceil_mode=True),
+    "rounded_up_and_padded": lambda x: _pool(
+        _real(x), size=(3, 3), strides=2, padding=(1, 1, 1, 1), ceil_mode=True, count_include_pad=True
+    ),
+    "gaps": lambda x: _pool(_real(x), dilation=(2, 1), padding=(2, 0, 1, 1)),
+    "gaps_and_counted": lambda x: _pool(_real(x), dilation=2, padding=(2, 0, 1, 1), count_include_pad=True),
+    "gaps_rounded_up": lambda x: _pool(_real(x), dilation=2, strides=2, padding=(1, 1, 1, 1), ceil_mode=True),
+    "channels_first": lambda x: op.nn.avg_pool2d(_real(x), (2, 3), (2, 1), padding=1, layout="NCHW"),
+    "lines": lambda x: _pool_lines(_real(x)),
+    "lines_of_channels": lambda x: _pool_lines(_real(x), layout="NWC"),
+    "volumes": lambda x: _pool_volumes(_real(x)),
+    "volumes_of_channels": lambda x: _pool_volumes(_real(x), layout="NDHWC"),
     "of_16_bits": lambda x: _pool(_real(x)),
     "converted_of_16_bits": lambda x: _pool(op.astype(x, "float32"), padding=(1, 1, 1, 1)),
 }
@@ -50,13 +73,11 @@ POOLS: dict[str, Any] = {
 @pytest.mark.parametrize("name", POOLS)
 def test_a_pool_reads_integers(name: str) -> None:
     dtype = "uint8" if name == "unsigned" else "int16" if name.endswith("16_bits") else "int8"
-    left = _same(dtype, POOLS[name])
-    assert not {"dequantize", "astype", "nn.avg_pool2d"} & set(left)
+    left = _same(dtype, POOLS[name], SHAPES.get(name.split("_")[0], SHAPE))
+    assert not {"dequantize", "astype", *POOLS_OF_FLOATS} & set(left)
 
 
 STAY: dict[str, Any] = {
-    "rounded_up": lambda x: _pool(_real(x), strides=(2, 3), ceil_mode=True),
-    "gaps": lambda x: _pool(_real(x), dilation=(2, 1)),
     "a_scale_for_each_channel": lambda x: _pool(
         op.dequantize(x, const([0.1, 0.2, 0.3]), const([0, 1, 2], "int8"), axis=3, out_dtype="float32")
     ),

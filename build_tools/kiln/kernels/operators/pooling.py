@@ -1,5 +1,8 @@
 """Average pooling of integers: the sums of windows in int32, and what becomes of them.
 
+Windows are of 1 to 3 axes in any layout without blocks of channels, with gaps, and their number may be
+rounded up. Elements beyond the padding, which a window has where that is so, never count.
+
 `average_pool` is the legalisation rule for relax.nn.avg_pool2d of integers, whose averages are rounded to
 nearest, halves away from zero. TVM's own rule truncates. lower/fixed_point.py makes such operators from
 TensorFlow Lite's AVERAGE_POOL_2D of quantised tensors, whose reference kernel rounds in this way.
@@ -8,7 +11,9 @@ TensorFlow Lite's AVERAGE_POOL_2D of quantised tensors, whose reference kernel r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import te, tirx, topi
@@ -19,87 +24,133 @@ _SUM = "int32"  # the type of sums and of numbers of elements
 _TYPES = ("int8", "uint8", "int16")
 
 
-def is_plain(attrs: Any) -> bool:
-    """Whether attributes of a pool are of windows without gaps, in NHWC, whose number is rounded down."""
-    return str(attrs.layout) == "NHWC" and not attrs.ceil_mode and all(int(d) == 1 for d in attrs.dilation)
-
-
 def average_pool(builder: Any, call: Any) -> Any:
-    """The average of each window of an NHWC tensor of 8 or 16 bits; positions in the padding are not counted.
-
-    Other layouts and types, and windows that count their padding, are left to TVM's rule.
-    """
+    """The average of each window of a tensor of 8 or 16 bits; other types are left to TVM's rule."""
     attrs, stored = call.attrs, str(call.ty.dtype)
-    counts_padding = attrs.count_include_pad and any(int(p) for p in attrs.padding)
-    if stored not in _TYPES or not is_plain(attrs) or counts_padding:
+    if stored not in _TYPES:
         return Op.get("relax.nn.avg_pool2d").get_attr("FLegalize")(builder, call)
 
-    def rounded(total: Any, count: Any) -> Any:
+    def rounded(total: Any, count: Any, _inside: Any) -> Any:
         lower = tirx.shift_right(total, tirx.const(31, _SUM))  # -1 for negative sums
         return tirx.Cast(stored, tirx.floordiv(total + total + count + lower, count + count))
 
-    return builder.call_te(_pool(attrs, 0, rounded), call.args[0], primfunc_name_hint="avg_pool2d")
+    return builder.call_te(_pool(attrs, rounded), call.args[0], primfunc_name_hint="avg_pool2d")
 
 
 def real_average(attrs: Any, scale: float, zero_point: int) -> Callable[[Any], Any]:
-    """The function from an NHWC tensor of levels to scale * (average of each window - zero point), float32.
+    """The function from a tensor of levels to scale * (average of each window - zero point) in float32.
 
-    attrs: of relax.nn.avg_pool2d, for which `is_plain` holds. Padding that is counted is 0 after scaling.
+    attrs: of relax.nn.avg_pool1d, 2d or 3d. Padding that is counted is 0 after scaling.
     """
 
-    def real(total: Any, count: Any) -> Any:
-        total = total if not zero_point else total - count * tirx.const(zero_point, _SUM)
+    def real(total: Any, count: Any, inside: Any) -> Any:
+        total = total if not zero_point else total - inside * tirx.const(zero_point, _SUM)
         value = tirx.Cast("float32", total)
         if isinstance(count, tirx.IntImm) and scale != 1.0:
             return value * tirx.const(scale / int(count), "float32")
         average = value / tirx.Cast("float32", count)
         return average if scale == 1.0 else average * tirx.const(scale, "float32")
 
-    return _pool(attrs, zero_point if attrs.count_include_pad else 0, real)
+    return _pool(attrs, real)
 
 
-def _pool(attrs: Any, fill: int, result: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
-    """The function from an NHWC tensor to result(sum, number of elements) of each window.
+@dataclass(frozen=True)
+class _Axis:
+    """The windows along an axis of a tensor: window i has the elements i * stride - before + tap * gap.
 
-    attrs: of relax.nn.avg_pool2d. Elements of the padding are `fill`; they are counted if
-    `count_include_pad` is set.
+    `size`: of the tensor, `windows`: their number.
     """
-    (high, wide), (down, right) = ([int(n) for n in sizes] for sizes in (attrs.pool_size, attrs.strides))
-    top, left, bottom, beyond = (int(n) for n in attrs.padding)
+
+    position: int
+    size: Any
+    taps: int
+    stride: int
+    gap: int
+    before: int
+    after: int
+    ceil: bool
+
+    @property
+    def windows(self) -> Any:
+        room = self.size + (self.before + self.after - (self.taps - 1) * self.gap - 1)
+        return tirx.floordiv(room + (self.stride - 1 if self.ceil else 0), self.stride) + 1
+
+    @property
+    def frame(self) -> tuple[int, int]:
+        """Numbers of elements of the padding that windows read, before and after the tensor."""
+        return self.before, self.after + (self.stride - 1 if self.ceil else 0)
+
+    def counted(self, place: Any, padding: bool) -> Any:
+        """The number of elements of window `place` inside the tensor; with `padding`, also of its padding."""
+        if not any(self.frame) or (padding and not self.ceil):
+            return tirx.const(self.taps, _SUM)
+        first = tirx.Cast(_SUM, place) * tirx.const(self.stride, _SUM) - tirx.const(self.before, _SUM)
+        begin = -self.before if padding else 0
+        end = tirx.Cast(_SUM, self.size) + tirx.const(self.after if padding else 0, _SUM)
+
+        def taps_before(limit: Any) -> Any:
+            """The number of taps of the window at positions less than `limit`."""
+            number = tirx.floordiv(limit - first + tirx.const(self.gap - 1, _SUM), tirx.const(self.gap, _SUM))
+            return tirx.max(tirx.min(number, tirx.const(self.taps, _SUM)), tirx.const(0, _SUM))
+
+        return taps_before(end) - taps_before(tirx.const(begin, _SUM))
+
+
+def _pool(attrs: Any, result: Callable[[Any, Any, Any], Any]) -> Callable[[Any], Any]:
+    """The function from a tensor to result(sum, count, inside) for each window.
+
+    Its count is the number of elements by which a sum is divided, at least 1, and inside that of those in the
+    tensor. Elements of the padding are 0 and count if `count_include_pad` is set.
+    attrs: of relax.nn.avg_pool1d, 2d or 3d.
+    """
 
     def compute(data: Any) -> Any:
-        batch, height, width, channels = data.shape
-        framed = data
-        if top or left or bottom or beyond:
-            value = tirx.const(fill, data.dtype)
-            framed = topi.nn.pad(data, [0, top, left, 0], [0, bottom, beyond, 0], value)
-        rows, columns = te.reduce_axis((0, high), "row"), te.reduce_axis((0, wide), "column")
-        shape = [
-            batch,
-            tirx.floordiv(height + (top + bottom - high), down) + 1,
-            tirx.floordiv(width + (left + beyond - wide), right) + 1,
-            channels,
-        ]
-        sums = te.compute(
-            shape,
-            lambda n, h, w, c: te.sum(
-                tirx.Cast(_SUM, framed[n, h * down + rows, w * right + columns, c]), [rows, columns]
-            ),
-            name="pool_sum",
-        )
+        axes = _axes(attrs, data.shape)
+        framed, shape = data, list(data.shape)
+        if any(any(axis.frame) for axis in axes):
+            pads = [[0] * len(shape), [0] * len(shape)]
+            for axis in axes:
+                for side, width in zip(pads, axis.frame, strict=True):
+                    side[axis.position] = width
+            framed = topi.nn.pad(data, *pads, tirx.const(0, data.dtype))
+        for axis in axes:
+            shape[axis.position] = axis.windows
+        taps = [te.reduce_axis((0, axis.taps), "tap") for axis in axes]
 
-        def counted(place: Any, step: int, size: int, before: int, after: int, extent: Any) -> Any:
-            """Positions of the window at `place` that are inside the tensor."""
-            if attrs.count_include_pad or not (before or after):
-                return tirx.const(size, _SUM)
-            first = place * step - before
-            inside = tirx.min(first + size, extent) - tirx.max(first, 0)
-            return tirx.Cast(_SUM, inside)
+        def window_sum(*place: Any) -> Any:
+            at = list(place)
+            for axis, tap in zip(axes, taps, strict=True):
+                at[axis.position] = place[axis.position] * axis.stride + tap * axis.gap
+            return te.sum(tirx.Cast(_SUM, framed[tuple(at)]), taps)
 
-        def element(n: Any, h: Any, w: Any, c: Any) -> Any:
-            count = counted(h, down, high, top, bottom, height) * counted(w, right, wide, left, beyond, width)
-            return result(sums[n, h, w, c], count)
+        sums = te.compute(shape, window_sum, name="pool_sum")
+
+        def element(*place: Any) -> Any:
+            count, inside = (
+                math.prod(
+                    (axis.counted(place[axis.position], padding) for axis in axes),
+                    start=tirx.const(1, _SUM),
+                )
+                for padding in (bool(attrs.count_include_pad), False)
+            )
+            if not isinstance(count, tirx.IntImm):
+                count = tirx.max(count, tirx.const(1, _SUM))
+            return result(sums[place], count, inside)
 
         return te.compute(shape, element, name="pool_mean")
 
     return compute
+
+
+def _axes(attrs: Any, shape: Any) -> list[_Axis]:
+    """The axes of a tensor of `shape` that windows move along."""
+    layout, values = str(attrs.layout), [list(map(int, v)) for v in (attrs.pool_size, attrs.strides)]
+    spatial = [axis for axis in "DHW" if axis in layout]
+    padding, gaps = list(map(int, attrs.padding)), list(map(int, attrs.dilation))
+    return [
+        _Axis(
+            layout.index(name), shape[layout.index(name)], values[0][number], values[1][number], gaps[number],
+            padding[number], padding[len(spatial) + number], bool(attrs.ceil_mode),
+        )
+        for number, name in enumerate(spatial)
+    ]  # fmt: skip
