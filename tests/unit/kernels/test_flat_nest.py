@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,6 +37,20 @@ def test_a_dense_nest_is_one_loop() -> None:
     assert all(isinstance(read, TensorLoad) for read in reads)
     flat = flattened(nest, reads)
     assert flat.extents == [640] and len(flat.store) == 2
+
+
+def test_elements_of_a_dense_nest_follow_one_another_without_divisions() -> None:
+    """Of rows of 14 elements, vectors would be gathered at positions that they divide by 14."""
+    flat = flattened(*nest_of([5, 128]))
+    for indices in (flat.store, flat.value.indices):
+        assert [str(index) for index in indices] == ["T.int64(0)", "flat"]
+
+
+def test_values_of_positions_are_those_of_the_axes() -> None:
+    nest, reads = nest_of([5, 128])
+    row = tirx.Cast("float32", nest.axes[0].var)
+    flat = flattened(replace(nest, value=nest.value + row), reads)
+    assert "flat // " in str(flat.value)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ each row. Where kernels are shared by threads the outer axes stay, as tasks.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace as replace_fields
 from typing import Any
 
@@ -39,10 +39,25 @@ def flattened(nest: Nest, reads: Sequence[Any]) -> Nest:
     dtype = str(nest.axes[0].var.ty.dtype)
     count = tvm.ir.Range(tirx.const(0, dtype), tirx.const(math.prod(extents), dtype))
     axis = tirx.IterVar(count, tirx.Var("flat", dtype), tirx.IterVar.DataPar)
-    indices = unravel(axis.var, extents)
+    if _reads_positions(nest, reads):
+        indices = unravel(axis.var, extents)
+    else:
+        # Positions that vectors divide by sizes such as 14 would be gathered. Elements of all rows follow the
+        # first one of the last axis.
+        indices = [*(tirx.const(0, dtype) for _ in extents[1:]), axis.var]
     where = {old.var: index for old, index in zip(nest.axes, indices, strict=True)}
     store = [replace(index, where, {}) for index in nest.store]
     return replace_fields(nest, axes=[axis], store=store, value=replace(nest.value, where, {}))
+
+
+def _reads_positions(nest: Nest, reads: Sequence[Any]) -> bool:
+    """Whether the value of an element depends on its position by itself, not as the index of a load alone."""
+
+    def without(buffer: Any) -> Callable[[Any], Any]:
+        return lambda _: tirx.const(0, str(buffer.dtype))
+
+    value = replace(nest.value, {}, {read.source: without(read.source) for read in reads})
+    return any(axis.var in variables(value) for axis in nest.axes)
 
 
 def _here(read: Any, nest: Nest) -> bool:
