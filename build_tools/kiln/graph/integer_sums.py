@@ -19,8 +19,10 @@ import tvm
 from tvm import relax, sym, tirx
 
 from kiln.graph.bindings import CallRewriter, Rule, const, integers, operator, shape_of
+from kiln.graph.quantised_operands import dequantised, rescale
 
-_MOST_SUMMED = 1 << 22  # 8-bit values whose sum fits into int32 with a zero point
+# Values, by type, whose sum fits into int32 with a zero point.
+_MOST_SUMMED = {"int8": 1 << 22, "uint8": 1 << 22, "int16": 1 << 14}
 
 
 def greatest_size(mod: tvm.IRModule) -> Callable[[Any], int]:
@@ -44,23 +46,22 @@ def greatest_size(mod: tvm.IRModule) -> Callable[[Any], int]:
 
 
 def integer_sums(
-    dequantised: Callable[[CallRewriter, Any], Any],
-    rescale: Callable[..., Any],
     greatest: Callable[[Any], int],
 ) -> dict[str, Rule]:
     """The rules for relax.sum and relax.mean.
 
-    `dequantised` and `rescale`: those of kiln.graph.integer. `greatest`: the greatest value of a size.
+    `greatest`: the greatest value of a size.
     """
 
     def rule(rewriter: CallRewriter, call: Any) -> Any:
-        tensor = dequantised(rewriter, call.args[0])
+        tensor = dequantised(rewriter, call.args[0], types=_MOST_SUMMED)
         if tensor is None or tensor.scale.size != 1:
             return None
         shape = shape_of(tensor.data)
         axes = list(range(len(shape))) if call.attrs.axis is None else integers(call.attrs.axis)
         sizes = [shape[axis] for axis in axes]
-        if math.prod(map(greatest, sizes)) >= _MOST_SUMMED or any(size == 0 for size in map(_known, sizes)):
+        most = _MOST_SUMMED[str(tensor.data.ty.dtype)]
+        if math.prod(map(greatest, sizes)) >= most or any(size == 0 for size in map(_known, sizes)):
             return None
         wide = rewriter.emit(relax.op.astype(tensor.data, "int32"))
         total = rewriter.emit(relax.op.sum(wide, axes, bool(call.attrs.keepdims)))

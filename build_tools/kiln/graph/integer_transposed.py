@@ -17,6 +17,7 @@ from tvm import relax
 
 from kiln.graph.bindings import Array, CallRewriter, Rule, const, constant, integers, operator, shape_of
 from kiln.graph.conv3d import Window
+from kiln.graph.quantised_operands import QuantisedWeights, along, constant_weights, dequantised
 from kiln.graph.transposed_conv import interleaved, window_of
 
 _LIMITS = ("relax.nn.relu", "relax.clip", "relax.maximum", "relax.minimum")
@@ -36,57 +37,67 @@ class _Interleaved:
     again: Callable[[Any], Any]
 
 
-class TransposedConvolutions:
-    """The rules for nn.conv1d_transpose, nn.conv2d_transpose and quantize.
+@dataclass(frozen=True)
+class _Layout:
+    """Layouts of a transposed convolution and of the convolution of its phases."""
 
-    `image` reads a dequantised tensor, `weights` constant weights along an axis, and `conv2d` computes a
-    convolution of dequantised operands on integers, as in kiln.graph.integer. `uses`: reads of each variable.
+    data: str
+    kernel: str
+
+
+# By the number of spatial axes: layouts of transposed convolutions; lines are images of height 1.
+_LAYOUTS = {1: _Layout("NCW", "IOW"), 2: _Layout("NCHW", "IOHW"), 3: _Layout("NCDHW", "IODHW")}
+
+
+class TransposedConvolutions:
+    """The rules for nn.conv1d_transpose, nn.conv2d_transpose, nn.conv3d_transpose and quantize.
+
+    `conv2d` and `conv3d` compute a convolution of dequantised operands on integers, as in kiln.graph.integer.
+    `uses`: reads of each variable.
     """
 
-    def __init__(
-        self, image: Callable[[CallRewriter, Any], Any], weights: Callable[[CallRewriter, Any, int], Any],
-        conv2d: Rule, uses: Mapping[Any, int],
-    ) -> None:  # fmt: skip
-        self.image, self.weights, self.conv2d, self.uses = image, weights, conv2d, uses
+    def __init__(self, conv2d: Rule, conv3d: Rule, uses: Mapping[Any, int]) -> None:
+        self.conv2d, self.conv3d, self.uses = conv2d, conv3d, uses
         self.made: dict[Any, _Interleaved] = {}  # by the variable of the interleaved result
 
     def convolution(self, rewriter: CallRewriter, call: Any) -> Any:
-        """A transposed convolution of images or lines; None for other layouts, weights and types."""
-        attrs, lines = call.attrs, str(call.attrs.data_layout) == "NCW"
-        if str(attrs.data_layout) not in ("NCHW", "NCW") or str(attrs.kernel_layout) not in ("IOHW", "IOW"):
+        """A transposed convolution of lines, images or volumes; None for other layouts, weights and types."""
+        attrs, rank = call.attrs, len(call.ty.shape) - 2
+        if _Layout(str(attrs.data_layout), str(attrs.kernel_layout)) != _LAYOUTS[rank]:
             return None
-        image, weights = self.image(rewriter, call.args[0]), self.weights(rewriter, call.args[1], 1)
-        if image is None or image.scale.size != 1 or weights is None or weights.rest.any():
+        image, weights = dequantised(rewriter, call.args[0]), constant_weights(rewriter, call.args[1], 1)
+        if image is None or image.scale.size != 1 or weights is None:
             return None
         batch, channels, *sizes = shape_of(image.data)
-        data = rewriter.emit(relax.op.permute_dims(image.data, [0, *range(2, 2 + len(sizes)), 1]))
-        value = weights.value
-        if lines:
+        data = rewriter.emit(relax.op.permute_dims(image.data, [0, *range(2, 2 + rank), 1]))
+        # Zeros between taps and around phases are zeros less the zero point, too.
+        value = weights.value.astype("int32") - along(weights.rest, 1, weights.value.ndim)
+        if rank == 1:
             data = rewriter.emit(relax.op.reshape(data, [batch, 1, *sizes, channels]))
             value = value[:, :, None]
         source, transposed = rewriter.definition(call.args[0]), window_of(call)
         phases: list[Any] = []
 
         def convolve(rewriter: CallRewriter, data: Any, kernel: Array, window: Window) -> Any:
-            scale = weights.scale.astype("float32")
-            if scale.size > 1:
-                scale = np.tile(scale, kernel.shape[-1] // scale.size)
-            zero = const(np.zeros(scale.shape), "int8")
-            levels = const(np.ascontiguousarray(kernel), "int8")
-            real = (
-                rewriter.emit(relax.op.dequantize(data, *source.args[1:], 3, "float32")),
-                rewriter.emit(relax.op.dequantize(levels, const(scale, "float32"), zero, 3, "float32")),
-            )
-            wide = relax.op.nn.conv2d(
-                *real, strides=window.strides, padding=window.padding, dilation=window.dilation,
-                groups=window.groups, data_layout="NHWC", kernel_layout="HWIO",
-            )  # fmt: skip
-            phases.append(rewriter.emit(self.conv2d(rewriter, wide)))
+            real_data = rewriter.emit(relax.op.dequantize(data, *source.args[1:], kernel.ndim - 1, "float32"))
+            real = (real_data, rewriter.emit(_phase_weights(kernel, weights)))
+            options = {
+                "strides": window.strides, "padding": window.padding, "dilation": window.dilation,
+                "groups": window.groups,
+            }  # fmt: skip
+            if kernel.ndim == 4:
+                rule = self.conv2d
+                wide = relax.op.nn.conv2d(*real, **options, data_layout="NHWC", kernel_layout="HWIO")
+            else:
+                rule = self.conv3d
+                wide = relax.op.nn.conv3d(*real, **options, data_layout="NDHWC", kernel_layout="DHWIO")
+            result = rule(rewriter, wide)  # None for sums that do not fit into int32
+            phases.append(rewriter.emit(wide if result is None else result))
             return phases[-1]
 
         def joined(convolve: Any) -> Any:
             result = interleaved(rewriter, call, data, value, transposed, convolve, True)
-            if result is None or not lines:
+            if result is None or rank > 1:
                 return result
             batch, _, width, channels_out = shape_of(result)
             return rewriter.emit(relax.op.reshape(result, [batch, width, channels_out]))
@@ -142,6 +153,21 @@ class TransposedConvolutions:
         inner = rewriter.definition(step.args[0])
         is_transpose = operator(inner) == "relax.permute_dims"
         return self.made.get(inner.args[0]) if is_transpose else None, rank - 1
+
+
+def _phase_weights(kernel: Array, weights: QuantisedWeights) -> Any:
+    """The dequantised kernel of all phases; `kernel`: its levels less the zero points of `weights`."""
+    size = max(weights.scale.size, weights.rest.size)
+    repeats = kernel.shape[-1] // size if size > 1 else 1
+
+    def of_phases(numbers: Array) -> Array:
+        return np.tile(np.broadcast_to(numbers, (size,)), repeats)
+
+    rest = of_phases(weights.rest)
+    levels = const(np.ascontiguousarray(kernel + rest), "int8")
+    scales, points = (of_phases(weights.scale), rest) if size > 1 else (weights.scale[0], rest[0])
+    last = kernel.ndim - 1
+    return relax.op.dequantize(levels, const(scales, "float32"), const(points, "int8"), last, "float32")
 
 
 def _by_channel(step: Any, rank: int, channel_axis: int) -> bool:

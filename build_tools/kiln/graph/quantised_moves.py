@@ -20,7 +20,16 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from kiln.graph.bindings import CallRewriter, Rule, const, constant, count_uses, operator, rewrite_calls
+from kiln.graph.bindings import (
+    CallRewriter,
+    Rule,
+    const,
+    constant,
+    count_uses,
+    operator,
+    rewrite_calls,
+    shape_of,
+)
 
 # Moves of one tensor, the first argument.
 _MOVES = (
@@ -75,6 +84,20 @@ class _Moves:
             return None
         levels = _on_levels(call, dequantised.args[0], dequantised, exact=True)
         return None if levels is None else _like(dequantised, rewriter.emit(levels))
+
+    def product(self, rewriter: CallRewriter, call: Any) -> Any:
+        """A product of vectors of dequantised numbers → the product of matrices of one row or column."""
+        shapes, op = [shape_of(operand) for operand in call.args], relax.op
+        levels = [rewriter.definition(operand) for operand in call.args]
+        if min(map(len, shapes)) != 1 or any(operator(each) != "relax.dequantize" for each in levels):
+            return None
+        if not all(map(_one_scale, levels)):
+            return None
+        matrices = [
+            rewriter.emit(op.reshape(operand, form)) if len(shape) == 1 else operand
+            for operand, shape, form in zip(call.args, shapes, ([1, -1], [-1, 1]), strict=True)
+        ]
+        return op.reshape(rewriter.emit(op.matmul(*matrices)), call.ty.shape)
 
     def position(self, rewriter: CallRewriter, call: Any) -> Any:
         """The position of an extreme of a dequantised tensor → that of an extreme of its integers."""
@@ -224,6 +247,7 @@ def quantised_moves(mod: tvm.IRModule) -> tvm.IRModule:
         down: dict[str, Rule] = dict.fromkeys(_MOVES, moves.move)
         down |= dict.fromkeys((*_CHOICES, *_COMPARISONS), moves.binary)
         down |= {**dict.fromkeys(_POSITIONS, moves.position), "relax.topk": moves.topk}
+        down |= {"relax.matmul": moves.product}
         down |= {"relax.concat": moves.concat, "relax.nn.relu": moves.relu, "relax.split": moves.split}
         mod = rewrite_calls(mod, down)
         if moves.divided:

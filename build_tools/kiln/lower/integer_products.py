@@ -4,26 +4,29 @@
 
 with sums in int32. The second and third sum are small tensors, a number for each column and each row, left
 out where the zero point is 0. The product itself is a PrimFunc on 8-bit operands: relax.einsum would
-add up in 8 bits. Exact up to the rounding of the scale, in float32.
+add up in 8 bits. An operand may be multiplied by a number before, which multiplies its scale. Batch axes that
+broadcast are missing in one operand. Exact up to the rounding of the scale, in float32.
 Needs: the form of products_in_place; `reach`: the greatest value of a size. Guarantees: other products, such
-as those with broadcast batch axes or with more than 2^15 terms, stay in float.
+as those whose sums may not fit into int32, stay in float.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import relax, te, tirx
 
-from kiln.graph.bindings import CallRewriter, const, constant, operator, rewrite_calls
+from kiln.graph.bindings import CallRewriter, const, constant, operator, rewrite_calls, shape_of
+from kiln.graph.quantised_operands import scaled_levels
 from kiln.lower.dims import Dims
-from kiln.lower.linear_sums import dequantised
 from kiln.opinfo import attach
 
-_MOST_TERMS = 1 << 15  # of 8 by 8 bits, in int32
+_MOST = {"int8": 128, "uint8": 255}  # the greatest magnitude of a level
+_LIMIT = 1 << 31
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 Reach = Callable[[Any], int]
 
@@ -45,53 +48,92 @@ def integer_products(model: str) -> Callable[[tvm.IRModule], tvm.IRModule]:
 
 def _levels(rewriter: CallRewriter, expr: Any) -> tuple[Any, float, int] | None:
     """(data, scale, zero point) of dequantised 8-bit activations with one scale; else None."""
-    levels = dequantised(rewriter, expr)
-    if levels is None or constant(rewriter.definition(levels[0])) is not None:
+    levels = scaled_levels(rewriter, expr)
+    if levels is None or constant(rewriter.definition(levels.data)) is not None:
         return None
-    return levels
+    return levels.data, float(levels.scale[0]), levels.zero_point
 
 
-def _axes(call: Any) -> tuple[Any, Any, str] | None:
-    """Both operands of a product over one axis, and its subscripts as for an einsum; None for other calls."""
+@dataclass(frozen=True)
+class _Product:
+    """A product over one axis: operands, the letters of their axes and of those of the result.
+
+    `shapes`: sizes with which each operand is viewed first, without the axes along which it is broadcast;
+    None for an operand that stays as it is.
+    """
+
+    operands: tuple[Any, Any]
+    subscripts: str
+    shapes: tuple[list[Any] | None, list[Any] | None] = (None, None)
+
+
+def _product_of(call: Any) -> _Product | None:
+    """The product that an einsum or a matmul computes; None for other calls."""
     if operator(call) == "relax.einsum":
         fields = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
         if len(fields) != 2:
             return None
-        return fields[0], fields[1], str(call.attrs.subscripts).replace(" ", "")
-    left, right = call.args
-    shapes = [list(operand.ty.shape) for operand in (left, right)]
-    rank = len(shapes[0])
-    if rank < 2 or len(shapes[1]) != rank:
+        return _Product((fields[0], fields[1]), str(call.attrs.subscripts).replace(" ", ""))
+    shapes = [shape_of(operand) for operand in call.args]
+    if min(map(len, shapes)) < 2:
         return None
-    pairs = zip(shapes[0][:-2], shapes[1][:-2], strict=True)
-    if not all(tvm_ffi.structural_equal(a, b) for a, b in pairs):
+    result, sizes = shape_of(call), [shape[:-2] for shape in shapes]
+    batch = _LETTERS[: len(result) - 2]
+    # The batch axes of each operand: one along which it is broadcast is missing.
+    kept = [
+        [letter for letter, whole, size in _aligned(batch, result, own) if _same(size, whole)]
+        for own in sizes
+    ]
+    views: list[list[Any] | None] = [
+        None if len(letters) == len(shape) - 2 else [
+            *(size for letter, size in zip(batch, result, strict=False) if letter in letters), *shape[-2:]
+        ]
+        for letters, shape in zip(kept, shapes, strict=True)
+    ]  # fmt: skip
+    left, right = ("".join(letters) for letters in kept)
+    if set(left + right) != set(batch):
         return None
-    batch, row, column, depth = _LETTERS[: rank - 2], _LETTERS[rank - 2], _LETTERS[rank - 1], _LETTERS[rank]
-    return left, right, f"{batch}{row}{depth},{batch}{depth}{column}->{batch}{row}{column}"
+    subscripts = f"{left}yx,{right}xz->{batch}yz"
+    return _Product((call.args[0], call.args[1]), subscripts, (views[0], views[1]))
+
+
+def _aligned(batch: str, result: list[Any], own: list[Any]) -> list[tuple[str, Any, Any]]:
+    """The letter and the size of each batch axis of a result, with that of an operand that has the axis."""
+    first = len(batch) - len(own)
+    return list(zip(batch[first:], result[first:-2], own, strict=True))
+
+
+def _same(size: Any, other: Any) -> bool:
+    if isinstance(size, int) or isinstance(other, int):
+        return isinstance(size, int) and isinstance(other, int) and size == other
+    return bool(tvm_ffi.structural_equal(size, other))
 
 
 def _product(rewriter: CallRewriter, call: Any, reach: Reach) -> Any:
-    axes_found = _axes(call) if str(call.ty.dtype) == "float32" else None
-    if axes_found is None:
+    found = _product_of(call) if str(call.ty.dtype) == "float32" else None
+    if found is None:
         return None
-    inputs, _, result = axes_found[2].partition("->")
+    inputs, _, result = found.subscripts.partition("->")
     axes = inputs.split(",")
     summed = sorted(set("".join(axes)) - set(result))
     if len(summed) != 1 or not result or any(summed[0] not in letters for letters in axes):
         return None
     if any(len(set(letters)) != len(letters) for letters in (*axes, result)):
         return None
-    left, right = (_levels(rewriter, operand) for operand in axes_found[:2])
+    left, right = (_levels(rewriter, operand) for operand in found.operands)
     if left is None or right is None:
-        return None
-    depth = left[0].ty.shape[axes[0].index(summed[0])]
-    if reach(depth) > _MOST_TERMS:
         return None
     op, emit = relax.op, rewriter.emit
     if result[-1] in axes[0]:
         left = _signed(rewriter, *left)
     else:
         right = _signed(rewriter, *right)
+    left, right = (
+        operand if shape is None else (emit(op.reshape(operand[0], _sizes(shape))), *operand[1:])
+        for operand, shape in zip((left, right), found.shapes, strict=True)
+    )
+    if not _fits(left, right, reach(left[0].ty.shape[axes[0].index(summed[0])])):
+        return None
     product = emit(_sum_of_products(rewriter, left[0], right[0], axes, result, summed[0]))
     for this, other, letters in ((left, right, axes[1]), (right, left, axes[0])):
         if this[2] == 0:
@@ -101,6 +143,18 @@ def _product(rewriter: CallRewriter, call: Any, reach: Reach) -> Any:
         sums = _sums(rewriter, other[0], less, letters, summed[0], result)
         product = emit(op.subtract(product, emit(op.multiply(sums, const(this[2], "int32")))))
     return op.multiply(emit(op.astype(product, "float32")), const(left[1] * right[1], "float32"))
+
+
+def _fits(left: tuple[Any, float, int], right: tuple[Any, float, int], terms: int) -> bool:
+    """Whether the sums of so many products fit into int32, and all that is subtracted from them."""
+    most = [_MOST[str(operand[0].ty.dtype)] for operand in (left, right)]
+    points = [abs(operand[2]) for operand in (left, right)]
+    return terms * (most[0] + points[0]) * (most[1] + points[1]) < _LIMIT
+
+
+def _sizes(shape: list[Any]) -> Any:
+    sizes = [tirx.IntImm("int64", size) if isinstance(size, int) else size for size in shape]
+    return relax.ShapeExpr(sizes)
 
 
 def _signed(rewriter: CallRewriter, data: Any, scale: float, zero: int) -> tuple[Any, float, int]:

@@ -312,9 +312,3 @@ def test_what_is_interleaved_is_quantised(name: str) -> None:
     changed = clean(_same(mod, shape))
     moved = [call for call in calls(changed) if call.op.name in ("relax.permute_dims", "relax.strided_slice")]
     assert {str(call.ty.dtype) for call in moved} == {"int8"}
-
-
-def test_transposed_convolutions_with_zero_points_of_weights_stay() -> None:
-    weights = _weights(UP, zero_point=100, axis=1)
-    mod = module([((1, 4, 5, 6), "int8")], lambda x: op.nn.conv2d_transpose(_image(x), weights))
-    assert "nn.conv2d_transpose" in operators(integer_arithmetic(mod))

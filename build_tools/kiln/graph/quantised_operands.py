@@ -1,0 +1,188 @@
+"""Quantised operands of convolutions and products, as kiln.graph.integer computes them on integers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from kiln.graph.bindings import Array, CallRewriter, const, constant, integers, operator, shape_of
+
+_MOVES = ("relax.permute_dims", "relax.reshape", "relax.expand_dims", "relax.squeeze")
+_MOST = {"int8": 128, "uint8": 255}  # the greatest magnitude of a level
+_LIMIT = (1 << 31) - (1 << 25)  # of sums in int32, which leaves room for a bias
+
+
+@dataclass(frozen=True)
+class QuantisedOperand:
+    """value = scale * (data - zero_point); `scale` has one entry, or one for each index of `axis`.
+
+    `zero_points`: of weights, in the same way; `zero_point` is the first.
+    """
+
+    data: Any
+    scale: Array
+    zero_points: Array
+    axis: int
+
+    @property
+    def zero_point(self) -> int:
+        return int(self.zero_points[0])
+
+
+def dequantised(
+    rewriter: CallRewriter, expr: Any, several: bool = False, types: Container[str] = ("int8", "uint8")
+) -> QuantisedOperand | None:
+    """The tensor of one of `types` that `expr` dequantises; None for others.
+
+    several: also one with several zero points.
+    """
+    call = rewriter.definition(expr)
+    if operator(call) != "relax.dequantize" or str(call.args[0].ty.dtype) not in types:
+        return None
+    scale, zero = constant(call.args[1]), constant(call.args[2])
+    if scale is None or zero is None:
+        return None
+    points = zero.astype("int32").reshape(-1)
+    points = points[:1] if np.all(points == points[:1]) else points
+    if points.size != 1 and not several:
+        return None
+    rank = len(call.args[0].ty.shape)
+    return QuantisedOperand(
+        call.args[0], scale.astype("float64").reshape(-1), points, int(call.attrs.axis) % max(1, rank)
+    )
+
+
+@dataclass(frozen=True)
+class QuantisedWeights:
+    """Constant weights: scale * (value - rest), value of int8; one scale per output channel, or one for all.
+
+    `rest`, as many numbers, is 0 unless the weights minus their zero points do not fit into int8.
+    """
+
+    value: Array
+    scale: Array
+    rest: Array
+
+
+def constant_weights(rewriter: CallRewriter, expr: Any, channel_axis: int) -> QuantisedWeights | None:
+    """The constant 8-bit weights that `expr` dequantises, also transposed or reshaped; None for others."""
+    turned = rewriter.definition(expr)
+    axes: list[int] | None = None
+    shape: list[int] | None = None
+    if operator(turned) == "relax.permute_dims":
+        rank = len(turned.ty.shape)
+        axes = [*reversed(range(rank))] if turned.attrs.axes is None else integers(turned.attrs.axes)
+        expr = turned.args[0]
+    elif operator(turned) == "relax.reshape":  # TFLite's depthwise weights: 1HWO as HWOI
+        sizes = shape_of(turned)
+        if not all(isinstance(size, int) for size in sizes):  # no constant has dynamic sizes
+            return None
+        shape, expr = sizes, turned.args[0]
+    levels = dequantised(rewriter, expr, several=True)
+    if levels is None:
+        return None
+    data = rewriter.definition(levels.data)
+    value = constant(data)
+    if value is None and operator(data) == "relax.permute_dims":
+        inner = constant(rewriter.definition(data.args[0]))
+        if inner is not None:
+            value = np.transpose(inner, None if data.attrs.axes is None else integers(data.attrs.axes))
+    if value is None:
+        return None
+    axis: int | None = levels.axis if axes is None else axes.index(levels.axis)
+    if shape is not None:
+        axis = _axis_after(value.shape, levels.axis, shape)
+        value = value.reshape(shape)
+    points = levels.zero_points
+    if max(levels.scale.size, points.size) > 1 and axis != channel_axis:
+        return None
+    value = value.astype("int32") if axes is None else np.transpose(value, axes).astype("int32")
+    shifted = value - along(points, channel_axis, value.ndim)
+    if shifted.min(initial=0) >= -128 and shifted.max(initial=0) <= 127:
+        return QuantisedWeights(shifted.astype("int8"), levels.scale, np.zeros(1, "int32"))
+    middle = 128 if value.max(initial=0) > 127 else 0
+    return QuantisedWeights((value - middle).astype("int8"), levels.scale, points - middle)
+
+
+def along(numbers: Array, axis: int, rank: int) -> Array:
+    """One number, or one for each index of an axis, that broadcasts to a tensor of `rank` axes."""
+    return numbers.reshape([-1 if position == axis else 1 for position in range(rank)])
+
+
+def _axis_after(before: Sequence[int], axis: int, shape: Sequence[int]) -> int | None:
+    """The axis of `shape` that an axis of a reshaped array has become; None where it is split or merged."""
+    outer = math.prod(before[:axis])
+    for position, size in enumerate(shape):
+        if size == before[axis] and math.prod(shape[:position]) == outer:
+            return position
+    return None
+
+
+def scaled_levels(rewriter: CallRewriter, expr: Any) -> QuantisedOperand | None:
+    """A dequantised tensor with one scale, also multiplied by a number and moved, as its levels; else None.
+
+    Gemm multiplies its left operand by alpha, and attention a query by a factor.
+    """
+    moves: list[Any] = []
+    call, factor = rewriter.definition(expr), 1.0
+    while operator(call) in (*_MOVES, "relax.multiply", "relax.divide"):
+        inner = call.args[0]
+        if operator(call) in _MOVES:
+            moves.append(call)
+        else:
+            inner, number = _by_number(rewriter, call)
+            factor *= number
+        if inner is None:
+            return None
+        call = rewriter.definition(inner)
+    levels = dequantised(rewriter, call)
+    if levels is None or levels.scale.size != 1 or not math.isfinite(factor):
+        return None
+    data = levels.data
+    for move in reversed(moves):
+        data = rewriter.emit(relax.Call(move.op, [data, *move.args[1:]], move.attrs, move.ty_args))
+    return replace(levels, data=data, scale=levels.scale * factor)
+
+
+def _by_number(rewriter: CallRewriter, call: Any) -> tuple[Any, float]:
+    """A tensor and the number that a product or quotient multiplies it with; (None, 1) for others."""
+    pairs = [(0, 1), (1, 0)] if operator(call) == "relax.multiply" else [(0, 1)]
+    for tensor, number in pairs:
+        value = constant(rewriter.definition(call.args[number]))
+        if value is not None and value.size == 1 and value.ndim <= len(call.args[tensor].ty.shape):
+            factor = float(value.reshape(()))
+            inverse = 1.0 / factor if factor else math.nan
+            return call.args[tensor], factor if operator(call) == "relax.multiply" else inverse
+    return None, 1.0
+
+
+def fits(image: QuantisedOperand, weights: QuantisedWeights, summed: Sequence[int]) -> bool:
+    """Whether sums of products over the axes `summed` of the weights fit into int32, and each of their parts.
+
+    With weights as they are: sums of 60,000 products may fit or not.
+    """
+    value = np.abs(weights.value.astype("int64"))
+    count = math.prod(value.shape[axis] for axis in summed)
+    magnitude = int(value.sum(axis=tuple(summed)).max(initial=0)) + int(np.abs(weights.rest).max()) * count
+    return bool(magnitude * (_MOST[str(image.data.ty.dtype)] + abs(image.zero_point)) < _LIMIT)
+
+
+def rescale(rewriter: CallRewriter, sums: Any, offset: Array, scale: Array, shape: list[int]) -> Any:
+    """scale * (total + offset) as float32; `offset` and `scale` have one entry for each output channel."""
+    if np.any(offset):
+        sums = rewriter.emit(relax.op.add(sums, const(offset.reshape(shape), "int32")))
+    as_float = rewriter.emit(relax.op.astype(sums, "float32"))
+    factor = const(scale, "float32") if scale.ndim == 0 else const(scale.reshape(shape), "float32")
+    return relax.op.multiply(as_float, factor)
+
+
+def less(rewriter: CallRewriter, products: Any, sums: Any, rest: Array) -> Any:
+    """products - rest * sums in int32."""
+    return rewriter.emit(
+        relax.op.subtract(products, rewriter.emit(relax.op.multiply(sums, const(rest, "int32"))))
+    )
