@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kiln.errors import KilnError
+from kiln.imports import check_imports
 
 from benchmarks.contenders import Folders, check_peers, requirements
-from benchmarks.peers import litert
+from benchmarks.peers import litert, load_peer
 from benchmarks.workers import ROOT, say
 
 
@@ -25,12 +26,19 @@ def commands(peers: Sequence[str], folders: Folders) -> dict[Path, list[str]]:
 
 
 def run(peers: Sequence[str], folders: Folders) -> None:
-    """Install the environments of `peers`, several GB for all of them. Raises KilnError if pip fails."""
+    """Install the environments of `peers`, several GB for all of them. Raises KilnError if pip fails.
+
+    Raises KilnError, too, for a package that pip has installed and that cannot be imported.
+    """
     check_peers(peers)
     for python, words in commands(peers, folders).items():
         if not python.exists():
             _call([sys.executable, "-m", "venv", str(python.parents[1])])
         _call([str(python), "-m", "pip", "install", *words])
+    for peer in peers:
+        check_imports(folders.python_of(peer), load_peer(peer).DISTRIBUTIONS)
+    if "litert" in peers:
+        check_imports(litert.converter(), ["onnx2tf"])
 
 
 def _call(command: list[str]) -> None:

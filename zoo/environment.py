@@ -10,9 +10,11 @@ import sysconfig
 from pathlib import Path
 
 from kiln.errors import KilnError
+from kiln.imports import check_imports
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build/zoo"
+REQUIREMENTS = ROOT / "zoo/requirements.txt"
 PYTHON = WORK / "venv/bin/python"
 
 
@@ -23,7 +25,10 @@ def variables() -> dict[str, str]:
 
 
 def install(python: Path) -> None:
-    """Make the environment of `python` and install PyTorch there. Raises KilnError when pip fails."""
+    """Make the environment of `python` and install PyTorch there.
+
+    Raises KilnError when pip fails, and when what it has installed does not fit together.
+    """
     folder = python.parents[1]
     if not python.exists():
         _call([sys.executable, "-m", "venv", str(folder)])
@@ -32,7 +37,14 @@ def install(python: Path) -> None:
         [str(python), "-c", words], check=True, capture_output=True, text=True
     ).stdout.strip()
     (Path(site_packages) / "kiln_environment.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    _call([str(python), "-m", "pip", "install", "-r", str(ROOT / "zoo/requirements.txt")])
+    _call([str(python), "-m", "pip", "install", "-r", str(REQUIREMENTS)])
+    check_imports(python, _names())
+
+
+def _names() -> list[str]:
+    """The distributions that the zoo requires."""
+    lines = REQUIREMENTS.read_text(encoding="utf-8").splitlines()
+    return [line.partition("==")[0] for line in lines if "==" in line]
 
 
 def listed(python: Path) -> dict[str, str]:
@@ -50,6 +62,7 @@ def listed(python: Path) -> dict[str, str]:
         check=False,
     )
     if done.returncode != 0:
+        check_imports(python, _names())
         lines = done.stderr.strip().splitlines() or ["it prints no reason"]
         raise KilnError(f"{python}: cannot import the zoo's models: {lines[-1]}; ./kiln zoo install")
     models: dict[str, str] = json.loads(done.stdout)

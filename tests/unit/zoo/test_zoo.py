@@ -25,8 +25,21 @@ def test_an_environment_without_the_packages_is_named(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'ModuleNotFoundError: timm' >&2\nexit 1\n")
     python.chmod(0o755)
-    with pytest.raises(KilnError, match="cannot import the zoo's models: ModuleNotFoundError: timm"):
+    with pytest.raises(KilnError, match="installed there cannot be tried: ModuleNotFoundError: timm"):
         environment.listed(python)
+
+
+def test_what_was_installed_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\necho {tmp_path}\n")
+    python.chmod(0o755)
+    tried = []
+    monkeypatch.setattr(environment, "_call", lambda _: None)
+    monkeypatch.setattr(environment, "check_imports", lambda *given: tried.append(given))
+    environment.install(python)
+    ((where, names),) = tried
+    assert where == python and {"torch", "torchvision", "scipy"} < set(names)
 
 
 def test_an_unknown_form_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
