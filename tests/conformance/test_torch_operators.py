@@ -156,7 +156,7 @@ def branches():
     return Branches(), (torch.randn(2, 6), torch.randint(0, 5, (2, 6))), (rows, rows)
 
 class Kernels(nn.Module):
-    """Convolutions with kernels of its own for each image of a batch, in one, two and three axes."""
+    """Convolutions with kernels of its own for each image of a batch, or of the first one, in 1 to 3 axes."""
 
     def __init__(self):
         super().__init__()
@@ -170,7 +170,8 @@ class Kernels(nn.Module):
         one = f.conv1d(x[:, :, 0].reshape(1, n * c, w), many[..., 0], stride=3, groups=n)
         three = f.conv3d(plane[:, :, None], many[:, :, None], padding=(0, 1, 0), groups=n)
         alone = f.conv2d(plane[0], many, groups=n).view(n, 5, h - 2, -1)
-        return two, one.view(n, 5, -1), three.view(n, 5, h, -1), alone
+        solid = f.conv3d(x[:, :, None], many[:5, :, None])  # one group, and no bias
+        return two, one.view(n, 5, -1), three.view(n, 5, h, -1), alone, solid
 
 def kernels():
     torch.manual_seed(0)

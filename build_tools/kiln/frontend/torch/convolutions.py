@@ -2,7 +2,8 @@
 
 A program writes these as one image of all channels, with a group for each image: `x.view(1, batch * c, h, w)`
 with `groups=batch`. ONNX stores the number of groups as a constant. Here a product of matrices for each place
-of the kernel, one matrix for each group, is added to the others.
+of the kernel, one matrix for each group, is added to the others. The other convolutions stay those of
+PyTorch's exporter, with a bias of zeros where they have none.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kiln.frontend.torch.onnx_steps import ints
+from kiln.frontend.torch.onnx_steps import ints, like
 from kiln.frontend.torch.present import aten as own_operators
 
 _FAR = 2**31 - 1  # the end of a Slice that leaves nothing out
@@ -46,6 +47,10 @@ def _of(own: Callable[..., Any]) -> Callable[..., Any]:
             list(values) * (rank // len(values)) for values in (stride, padding, dilation)
         )
         if isinstance(groups, int):
+            if bias is None:  # the exporter's own zeros of a 3-D convolution have the shape [outputs, 2]
+                from onnxscript import opset18 as op
+
+                bias = op.Expand(like(0, input), op.Shape(weight, end=1))
             return own(input, weight, bias, stride, padding, dilation, groups)
         if len(input.shape) > rank + 1:
             return of_any_groups(input, weight, bias, stride, padding, dilation, groups)
