@@ -51,8 +51,9 @@ class Complex(nn.Module):
         sums = 1.5 - c.mean(-1) / (c.abs().sum(-1) + 1) - c.real[:, :, 0] * w[0, :4] + (1 / (w[0, :4] + 3))
         curves = torch.sqrt(c) + torch.exp(c) + torch.log(c) * torch.sin(c) + c**3 + torch.tanh(c) + c.sgn()
         products = c @ w + torch.einsum("bij,jk->bik", c, w.conj()) + nn.functional.linear(c, w)
-        results = moved.flatten(1), drawn, chosen, written.cumsum(1), sums, curves, products
-        return tuple(torch.view_as_real(one) for one in results)
+        results = [moved.flatten(1), drawn, chosen, written.cumsum(1), sums, curves, products]
+        results += [torch.fft.fft(c, n=7), torch.fft.ifft2(c, s=(6, 3), norm="ortho")]  # longer: padded
+        return *(torch.view_as_real(one) for one in results), torch.fft.irfft(c, n=12)
 
 def complex_numbers():
     torch.manual_seed(0)

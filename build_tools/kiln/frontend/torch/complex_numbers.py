@@ -17,7 +17,7 @@ from kiln.frontend.torch.library import graphs_of
 Rules = Mapping[Any, Callable[..., Any]]  # by operator of PyTorch
 
 _ROUNDS = 6  # operators that PyTorch writes by others, by others, and so on
-_KEPT = ("fft", "stft", "istft", "view_as_real", "view_as_complex", "complex", "polar")
+_KEPT = ("stft", "istft", "view_as_real", "view_as_complex", "complex", "polar")
 
 
 def without_complex(program: Any) -> Any:
@@ -63,8 +63,9 @@ def _table(
 
 
 def _kept(target: Any) -> bool:
-    name = target._schema.name.removeprefix("aten::").removeprefix("_")
-    return name.startswith("fft_") or name in _KEPT
+    """Whether the exporter has an operator: those of torch.fft pad complex numbers, which it has not."""
+    name = target._schema.name.removeprefix("aten::")
+    return name.startswith("_fft_") or name.removeprefix("_") in _KEPT
 
 
 def _own(torch: Any, target: Any) -> Callable[..., Any]:
