@@ -37,6 +37,7 @@ from kiln.lower.integer_products import integer_products
 from kiln.lower.integer_weights import integer_weights
 from kiln.lower.late_operands import late_operands
 from kiln.lower.lowered_kernels import KernelPlan
+from kiln.lower.own_dequantise import own_dequantise
 from kiln.lower.packings import Packings
 from kiln.lower.padded_rows import padded_rows
 from kiln.lower.patch_choice import in_patches
@@ -214,6 +215,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("concats_apart", keep_concats_separate, CPU),
         ("resized_images", partial(resized_images, lowering), CPU),
         ("fused_takes", fused_takes, CPU),
+        ("own_dequantise", own_dequantise, CPU),
         ("late_operands", late_operands),
         ("small_groups", small_groups, GPU),
         ("fuse", relax.transform.FuseOps(2)),
@@ -233,8 +235,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("kernels", partial(gpu_kernels, lowering), GPU),
         ("prefetch", partial(prefetch, lowering), CPU),
     ]
-    kind = GPU if lowering.on_gpu else CPU
-    return [(entry[0], entry[1]) for entry in entries if len(entry) == 2 or entry[2] == kind]
+    return [entry[:2] for entry in entries if entry[2:] in ((), (GPU if lowering.on_gpu else CPU,))]
 
 
 def patches(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:

@@ -24,6 +24,7 @@ def test_cpu_and_gpu_share_the_order_of_passes() -> None:
         "integer_pools",
         "concats_apart",
         "fused_takes",
+        "own_dequantise",
         "multipliers",
         "pointwise",
         "resized_images",

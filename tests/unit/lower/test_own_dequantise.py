@@ -1,0 +1,60 @@
+"""Readers of a dequantised tensor: which read its integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from kiln.config import load_target
+from kiln.graph.pipeline import simplify
+from kiln.lower.pipeline import Lowering, lower
+from relaxed import const, module
+from tvm import relax
+
+op = relax.op
+
+
+def _real(x: Any) -> Any:
+    return op.dequantize(x, const(0.5), const(3, "int8"), out_dtype="float32")
+
+
+def _levels(x: Any) -> Any:
+    return op.quantize(x, const(0.25), const(0, "int8"), out_dtype="int8")
+
+
+def _read(body: Any, shapes: list[tuple[int, ...]]) -> dict[str, set[str]]:
+    """The types of the tensors that each step reads, by the step's label."""
+    mod = simplify(module([(shape, "int8") for shape in shapes], body))
+    steps = lower(mod, Lowering("m", load_target("x86_64").for_variant("v3"), "none"))
+    return {
+        step.label: {steps.tensors[n].dtype for n in step.tensors if n not in step.writes}
+        for step in steps.steps
+    }
+
+
+def test_a_residual_sum_reads_the_integers_that_a_normalisation_dequantises() -> None:
+    scale, shift = const(np.ones(16)), const(np.zeros(16))
+
+    def body(x: Any, y: Any) -> list[Any]:
+        real = _real(x)
+        return [_levels(op.nn.layer_norm(real, scale, shift, -1)), _levels(op.add(real, _real(y)))]
+
+    read = _read(body, [(4, 16), (4, 16)])
+    assert read["dequantize+dequantize+add+quantize"] == {"int8"}
+    assert list(read).count("dequantize") == 1
+
+
+def test_two_sums_read_integers() -> None:
+    def body(x: Any, y: Any, z: Any) -> list[Any]:
+        real = _real(x)
+        return [_levels(op.add(real, _real(y))), _levels(op.multiply(real, _real(z)))]
+
+    assert set().union(*_read(body, [(4, 16)] * 3).values()) == {"int8"}
+
+
+def test_a_tensor_that_is_broadcast_is_dequantised_once() -> None:
+    def body(x: Any, y: Any, z: Any) -> list[Any]:
+        real = _real(x)
+        return [_levels(op.add(real, _real(y))), _levels(op.multiply(real, _real(z)))]
+
+    assert "dequantize" in _read(body, [(1, 16), (4, 16), (4, 16)])
