@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import tvm
 from tvm import relax, tirx
 
-from kiln.graph.bindings import CallRewriter, integers, rewrite_calls, shape_of
+from kiln.graph.bindings import (
+    CallRewriter,
+    Rule,
+    constant,
+    count_uses,
+    integers,
+    operator,
+    rewrite_calls,
+    shape_of,
+)
 
 
 def _pad_before_conv2d(rewriter: CallRewriter, call: Any) -> Any:
@@ -40,13 +50,31 @@ def _keep(rewriter: CallRewriter, call: Any) -> Any:
     return relax.op.reshape(value, list(call.ty.shape))
 
 
+def _transposed_levels(uses: Mapping[Any, int]) -> Rule:
+    """The rule that transposes the integers of a dequantised tensor that nothing else reads."""
+
+    def rule(rewriter: CallRewriter, call: Any) -> Any:
+        source = rewriter.definition(call.args[0])
+        if operator(source) != "relax.dequantize" or uses.get(call.args[0], 0) != 1:
+            return None
+        numbers = [constant(argument) for argument in source.args[1:]]
+        if any(value is None or value.size != 1 for value in numbers):
+            return None
+        levels = rewriter.emit(relax.Call(call.op, [source.args[0]], call.attrs))
+        return relax.op.dequantize(levels, *source.args[1:], 0, str(source.ty.dtype))
+
+    return rule
+
+
 def store_quantised(mod: tvm.IRModule) -> tvm.IRModule:
     """Store quantised tensors as integers: a reshape to the same shape follows each relax.quantize.
 
     Fusion would otherwise append the next op's dequantize to the producer, which then stores floats, four
-    times as many bytes. The reshape costs nothing at run time, and fusion stops at it.
+    times as many bytes. The reshape costs nothing at run time, and fusion stops at it. Transposes are of the
+    integers, too: those around operators with channels last that compute with floats, such as resizing.
     """
-    return rewrite_calls(mod, {"relax.quantize": _keep})
+    rules = {"relax.quantize": _keep, "relax.permute_dims": _transposed_levels(count_uses(mod))}
+    return relax.transform.DeadCodeElimination()(rewrite_calls(mod, rules))
 
 
 def _as_reshape(rewriter: CallRewriter, call: Any) -> Any:

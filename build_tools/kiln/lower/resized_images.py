@@ -54,6 +54,17 @@ def keep_transposes_separate(mod: tvm.IRModule, lanes: int) -> tvm.IRModule:
     def is_transpose(call: Any) -> bool:
         return names[call.args[0].name_hint] == ["permute_dims"]
 
+    def operands_of(call: Any) -> list[Any]:
+        """The calls that make the operands of `call`, or the integers of operands that are dequantised."""
+        found = [calls_by_result[item] for item in call.args[1].fields if item in calls_by_result]
+        return [
+            made
+            for operand in found
+            for made in (
+                operands_of(operand) if names[operand.args[0].name_hint] == ["dequantize"] else [operand]
+            )
+        ]
+
     def is_resized(call: Any) -> bool:
         if names[call.args[0].name_hint] not in _RESIZING or lanes == 1:
             return False
@@ -63,7 +74,7 @@ def keep_transposes_separate(mod: tvm.IRModule, lanes: int) -> tvm.IRModule:
 
     separate = set()
     for call in calls_by_result.values():
-        operands = [calls_by_result[item] for item in call.args[1].fields if item in calls_by_result]
+        operands = operands_of(call)
         if is_resized(call):
             separate |= {transpose.args[0].name_hint for transpose in operands if is_transpose(transpose)}
         elif is_transpose(call) and any(map(is_resized, operands)):
