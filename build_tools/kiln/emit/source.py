@@ -20,6 +20,7 @@ from kiln.files import atomic_write
 from kiln.kernels.gpu import early_launch
 from kiln.paths import data_dir
 from kiln.plan.schema import Plan, read_plan
+from kiln.runtime.structs import ABI
 from kiln.stages.target import SourceStage
 
 # Needs dlopen, a library of its own before glibc 2.34: in the static library, for programs that call it.
@@ -64,6 +65,7 @@ def emit(plan: Plan, payload: bytes) -> dict[str, bytes | str]:
     facts = {
         "m": view,
         "own": "my_" if _EXAMPLE.fullmatch(view.name) else "",
+        "abi": ABI,
         "header_bytes": HEADER_BYTES,
         "early_archs": early_launch.archs_of(view.cuda),
         "converts": CONVERSION if any(port.dtype == "float32" for port in view.inputs) else "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 from c_programs import need, run
 from emitted import PAYLOAD, EmittedProgram, Plan, W, make_plan
 from kiln.__main__ import main
+from kiln.emit.headers import dlpack_h, kiln_h
 from kiln.emit.source import emit
 from kiln.plan.schema import parse_plan
+from kiln.runtime.structs import ABI
 
 pytestmark = pytest.mark.slow
 
@@ -198,6 +201,24 @@ def test_the_example_in_the_header_compiles_and_runs(storage: str, symbolic: boo
     assert len(body) <= 10
     program = project.program("\n".join(lines) + "\n")
     run([str(program)], tmp_path / "source-tiny")
+
+
+@pytest.mark.parametrize("model_is_newer", [True, False])
+def test_headers_of_two_versions_are_not_mixed(model_is_newer: bool, tmp_path: Path) -> None:
+    """A program's kiln.h may be of an earlier bundle, with structures of another size."""
+    header = emit(parse_plan(make_plan()), PAYLOAD)["tiny.h"]
+    assert isinstance(header, str)
+    number = ABI - 1 if model_is_newer else ABI + 1
+    (tmp_path / "tiny.h").write_text(header)
+    (tmp_path / "dlpack.h").write_text(dlpack_h().read_text())
+    command = [need("cc"), "-fsyntax-only", "-x", "c", str(tmp_path / "tiny.h")]
+    (tmp_path / "kiln.h").write_text(kiln_h().read_text())
+    assert subprocess.run(command, check=False).returncode == 0
+    (tmp_path / "kiln.h").write_text(
+        re.sub(r"(define KILN_ABI +)\d+", rf"\g<1>{number}", kiln_h().read_text())
+    )
+    refused = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert "kiln.h is of another version of Kiln than tiny.h" in refused.stderr
 
 
 def test_a_single_threaded_plan_names_no_pool() -> None:
