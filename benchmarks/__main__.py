@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kiln.command_line.checked_output import checked
-from kiln.errors import KilnError
+from kiln.errors import INTERRUPTED, KilnError
 from kiln.files import atomic_write
 
 from benchmarks import (
@@ -73,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"kiln: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        print(INTERRUPTED, file=sys.stderr)
         return 130
     return 0
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kiln.command_line.checked_output import checked
-from kiln.errors import KilnError
+from kiln.errors import INTERRUPTED, KilnError
 
 from zoo import environment, table
 from zoo.record import Record, Result
@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"kiln: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        print(INTERRUPTED, file=sys.stderr)
         return 130
 
 

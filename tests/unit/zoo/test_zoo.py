@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from kiln.errors import KilnError
 
+from benchmarks import __main__ as benchmarks
 from zoo import __main__, environment, table
 from zoo.record import Record, Result
 from zoo.run import Ended, call, state_of
@@ -40,6 +41,16 @@ def test_what_was_installed_is_imported(tmp_path: Path, monkeypatch: pytest.Monk
     environment.install(python)
     ((where, names),) = tried
     assert where == python and {"torch", "torchvision", "scipy"} < set(names)
+
+
+def test_an_interrupt_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(__main__, "compare", interrupted)
+    monkeypatch.setattr(benchmarks, "run", interrupted)
+    for main, words in ((__main__.main, ["list"]), (benchmarks.main, [])):
+        assert main(words) == 130 and capsys.readouterr().err == "kiln: interrupted\n"
 
 
 def test_an_unknown_form_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
