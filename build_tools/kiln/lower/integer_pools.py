@@ -25,6 +25,7 @@ from kiln.opinfo import attach
 _MOST_SUMMED = {**dict.fromkeys(BYTES, 1 << 22), "int16": 1 << 9}
 
 
+_MOVES = ("relax.permute_dims", "relax.reshape", "relax.expand_dims", "relax.squeeze")
 _POOLS = tuple(f"relax.nn.avg_pool{rank}d" for rank in (1, 2, 3))
 
 
@@ -55,13 +56,14 @@ def _pool(rewriter: CallRewriter, call: Any, raw: bool) -> Any:
 
 
 def _levels(rewriter: CallRewriter, expr: Any, raw: bool) -> tuple[Any, float, int] | None:
-    """(levels, scale, zero point) of a dequantised or converted tensor, also transposed; else None."""
+    """(levels, scale, zero point) of a dequantised or converted tensor, also moved; else None."""
     call = rewriter.definition(expr)
-    if operator(call) == "relax.permute_dims":
+    if operator(call) in _MOVES:
         inner = _levels(rewriter, call.args[0], raw)
         if inner is None:
             return None
-        return rewriter.emit(relax.op.permute_dims(inner[0], integers(call.attrs.axes))), *inner[1:]
+        moved = relax.Call(call.op, [inner[0], *call.args[1:]], call.attrs, call.ty_args)
+        return rewriter.emit(moved), *inner[1:]
     if operator(call) == "relax.astype" and str(call.args[0].ty.dtype) in _MOST_SUMMED and raw:
         return call.args[0], 1.0, 0
     return dequantised(rewriter, expr, _MOST_SUMMED)

@@ -50,8 +50,8 @@ def _keep(rewriter: CallRewriter, call: Any) -> Any:
     return relax.op.reshape(value, list(call.ty.shape))
 
 
-def _transposed_levels(uses: Mapping[Any, int]) -> Rule:
-    """The rule that transposes the integers of a dequantised tensor that nothing else reads."""
+def _moved_levels(uses: Mapping[Any, int]) -> Rule:
+    """The rule that transposes or reshapes the integers of a dequantised tensor that nothing else reads."""
 
     def rule(rewriter: CallRewriter, call: Any) -> Any:
         source = rewriter.definition(call.args[0])
@@ -60,7 +60,9 @@ def _transposed_levels(uses: Mapping[Any, int]) -> Rule:
         numbers = [constant(argument) for argument in source.args[1:]]
         if any(value is None or value.size != 1 for value in numbers):
             return None
-        levels = rewriter.emit(relax.Call(call.op, [source.args[0]], call.attrs))
+        levels = rewriter.emit(
+            relax.Call(call.op, [source.args[0], *call.args[1:]], call.attrs, call.ty_args)
+        )
         return relax.op.dequantize(levels, *source.args[1:], 0, str(source.ty.dtype))
 
     return rule
@@ -73,7 +75,8 @@ def store_quantised(mod: tvm.IRModule) -> tvm.IRModule:
     times as many bytes. The reshape costs nothing at run time, and fusion stops at it. Transposes are of the
     integers, too: those around operators with channels last that compute with floats, such as resizing.
     """
-    rules = {"relax.quantize": _keep, "relax.permute_dims": _transposed_levels(count_uses(mod))}
+    moved = _moved_levels(count_uses(mod))
+    rules = {"relax.quantize": _keep, "relax.permute_dims": moved, "relax.reshape": moved}
     return relax.transform.DeadCodeElimination()(rewrite_calls(mod, rules))
 
 

@@ -51,6 +51,9 @@ POOLS: dict[str, Any] = {
     "padding_does_not_count": lambda x: _pool(_real(x), padding=(1, 0, 2, 1)),
     "padding_counts": lambda x: _pool(_real(x), padding=(1, 0, 2, 1), count_include_pad=True),
     "transposed": lambda x: _pool(op.permute_dims(_real(x), [0, 2, 1, 3])),
+    "reshaped_and_transposed": lambda x: op.nn.avg_pool1d(
+        op.permute_dims(op.reshape(_real(x), [2, 56, 3]), [0, 2, 1]), 3, 2, layout="NCW"
+    ),
     "unsigned": lambda x: _pool(_real(x, 200), padding=(1, 1, 1, 1)),
     "converted": lambda x: _pool(op.astype(x, "float32"), padding=(1, 1, 1, 1)),
     "rounded_up": lambda x: _pool(_real(x), strides=(2, 3), ceil_mode=True),
