@@ -81,3 +81,14 @@ def can_name_symbol(name: str) -> bool:
 def can_name_model(name: str) -> bool:
     """Whether a model may have this name: its global symbol must differ from the names of its plan."""
     return can_name_symbol(name) and name not in PLAN and not _NUMBERED.fullmatch(name)
+
+
+def too_long(name: str) -> str | None:
+    """Why a model cannot have this name; None where it is short enough for the bundle's files.
+
+    The longest, NAMEConfigVersion.cmake, is a member of an archive that any tar can read: 100 characters.
+    """
+    most = 100 - len("ConfigVersion.cmake")
+    if len(name) <= most:
+        return None
+    return f"a name of {len(name)} characters, at most {most} are allowed: rename the file"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.config import document
-from kiln.config.c_words import can_name_model
+from kiln.config.c_words import can_name_model, too_long
 from kiln.config.check import choices, validate
 from kiln.config.host import resolve_native
 from kiln.config.model import Model
@@ -58,7 +58,7 @@ def load_model(name: str | os.PathLike[str]) -> Model:
     if FUNCTION.fullmatch(text):
         source = {"kind": "python", "function": text}
         return Model.model_validate(
-            {"name": identifier(text.rpartition(":")[2]), "source": source, "format": "pt2"}
+            {"name": _name_of(text.rpartition(":")[2], text), "source": source, "format": "pt2"}
         )
     path = _find(text, "model")
     read = document.read(path)
@@ -98,11 +98,20 @@ def identifier(text: str) -> str:
     return name if can_name_model(name) and not name[0].isdigit() else f"m_{name}"
 
 
+def _name_of(text: str, model: str) -> str:
+    """The name of a model without a YAML file, from `text`. Raises KilnError where it is too long."""
+    name = identifier(text)
+    fault = too_long(name)
+    if fault is not None:
+        raise KilnError(f"model '{model}': {fault}")
+    return name
+
+
 def _bare_model(path: Path, kind: str) -> Model:
     if not path.is_file():
         raise KilnError(f"model '{path}': {_no_file(path)}")
     source = {"kind": "file", "path": str(path.resolve())}
-    return Model.model_validate({"name": identifier(path.stem), "source": source, "format": kind})
+    return Model.model_validate({"name": _name_of(path.stem, str(path)), "source": source, "format": kind})
 
 
 def _find(name: str, kind: str) -> Path:

@@ -16,7 +16,7 @@ from pydantic import (
 from kiln.config import sizes
 from kiln.config.budget import Budget
 from kiln.config.byoc import ByocKey
-from kiln.config.c_words import can_name_model
+from kiln.config.c_words import can_name_model, too_long
 from kiln.config.check import PlacedError, Section, choices, first_twice, nearest
 from kiln.config.cut import Cut
 from kiln.config.data import Golden, Labels, Preprocess, Run
@@ -46,7 +46,7 @@ DType = Literal[
     "float32",
     "float64",
 ]
-# For the JSON schema. _identifier uses fullmatch instead, as $ in Python also matches before a line end.
+# For the JSON schema; _identifier uses fullmatch: $ in Python also matches before a line end.
 _IDENTIFIER = "^[a-z][a-z0-9_]*$"
 
 
@@ -57,6 +57,8 @@ def _identifier(value: str) -> str:
 
 
 def _symbol(value: str) -> str:
+    if (fault := too_long(value)) is not None:
+        raise ValueError(fault)
     if not can_name_model(value):
         raise ValueError(
             f"'{value}' is a word of C, a function of its library or a name in generated code, which C "

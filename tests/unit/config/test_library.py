@@ -101,6 +101,18 @@ def test_missing_path(path: str) -> None:
         load_model(path)
 
 
+def test_a_name_is_as_long_as_an_archive_can_have(tmp_path: Path) -> None:
+    """The bundle's longest name is NAMEConfigVersion.cmake, of at most 100 characters in an archive."""
+    right, wrong = "a" * 81, "a" * 82
+    for name in (right, wrong):
+        (tmp_path / f"{name}.onnx").touch()
+        (tmp_path / f"{name}.yaml").write_text("source: {kind: file, path: net.onnx}")
+    assert {load_model(str(tmp_path / f"{right}{suffix}")).name for suffix in (".onnx", ".yaml")} == {right}
+    for suffix in (".onnx", ".yaml"):
+        with pytest.raises(KilnError, match="a name of 82 characters, at most 81 are allowed: rename the"):
+            load_model(str(tmp_path / f"{wrong}{suffix}"))
+
+
 def test_bare_model_file(tmp_path: Path) -> None:
     path = tmp_path / "My-Net v2.onnx"
     path.write_bytes(b"anything")
