@@ -305,14 +305,6 @@ class Model(Section):
         return self
 
     @model_validator(mode="after")
-    def _runs_with_state(self) -> Model:
-        if self.golden.runs != Golden().runs and not self.state:
-            raise PlacedError(
-                ("golden", "runs"), "the model has no state, so that each run is a test case: remove the key"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _known_buckets(self) -> Model:
         for position, row in enumerate(self.buckets or []):
             for name, bucket in row.items():

@@ -137,7 +137,7 @@ EXAMPLES: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
         {**of_class(), **golden(kind="image", source=PICTURE, rotate=angle)} for angle in (0, 90)
     ),  # type: ignore[dict-item]
     "TensorInput.tensors": tuple(golden(kind="tensors", tensors={name: FILE}) for name in "xy"),  # type: ignore[dict-item]
-    "Golden.runs": tuple({"state": {"h": "a"}, "golden": {"runs": runs}} for runs in (2, 3)),  # type: ignore[dict-item]
+    "Golden.runs": ({"golden": {"runs": 2}}, {"golden": {"runs": 3}}),
     "Golden.reference": ({"golden": {"reference": "onnxruntime"}}, {"golden": {"reference": "auto"}}),
     "Limits.absolute": tuple({"tolerance": {"outputs": {"y": {"absolute": one}}}} for one in (1.0, 2.0)),  # type: ignore[dict-item]
     "Limits.relative": tuple({"tolerance": {"outputs": {"y": {"relative": one}}}} for one in (1.0, 2.0)),  # type: ignore[dict-item]
@@ -207,7 +207,6 @@ IDLE: dict[str, tuple[Mapping[str, Any], str]] = {
         {"golden": {"inputs": [{"kind": "random", "seed": 1}] * 2}},
         "key 'golden.inputs.1': this test case is there twice",
     ),
-    "Golden.runs": ({"golden": {"runs": 2}}, "key 'golden.runs': the model has no state"),
     "Byoc.backends": ({"byoc": "openblas, openblas"}, "key 'byoc': backends: 'openblas' is named twice"),
     "Condition.value": (case(dim="n", value="ones"), "with one of exact, range, multiple expected"),
     "SpecialCase.all": (
