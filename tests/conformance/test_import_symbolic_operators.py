@@ -51,6 +51,26 @@ CASES: dict[str, tuple[str, str, dict[str, Any], int]] = {
         {"k": values(3, 4, 1, 1)},
         17,
     ),
+    # windows of even size need no element before an axis, or as many before an even as before an odd one
+    "even windows, as many as strides": (
+        "picture",
+        'MaxPool<auto_pad: string = "SAME_UPPER", kernel_shape = [2, 4], strides = [2, 2]>(x)',
+        {},
+        17,
+    ),
+    "means of even windows": (
+        "picture",
+        "AveragePool<kernel_shape = [2, 2], strides = [2, 3], count_include_pad = 1, "
+        'auto_pad: string = "SAME_UPPER">(x)',
+        {},
+        17,
+    ),
+    "even kernels": (
+        "picture",
+        'Conv<auto_pad: string = "SAME_UPPER", strides = [2, 3]>(x, k)',
+        {"k": values(3, 4, 4, 2)},
+        17,
+    ),
     "dilated": (
         "picture",
         "Conv<dilations = [2, 2], strides = [2, 2], pads = [2, 2, 2, 2]>(x, k)",

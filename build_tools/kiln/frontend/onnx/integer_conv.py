@@ -11,7 +11,7 @@ from tvm import relax
 from kiln.frontend.onnx.body import Body, Expansion
 from kiln.frontend.onnx.integer_ops import signed_weights
 from kiln.frontend.onnx.quantise_ops import check_zero_point
-from kiln.frontend.onnx.window_pads import varying_pads
+from kiln.frontend.onnx.window_pads import same_pads
 
 op = relax.op
 _CONVOLUTIONS = {
@@ -31,16 +31,10 @@ def _padding(
         return [0] * (2 * len(kernel))
     if mode == "NOTSET":
         return pads
-    before, after = [], []
-    for axis, (size, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True)):
-        beyond = body.symbols.simplify((body.shape(data)[2 + axis] - 1) % stride)
-        if not isinstance(beyond, int):
-            raise ValueError(varying_pads(mode, body.shape(data)[2 + axis], stride))
-        padding = max(0, (size - 1) * dilation - beyond)
-        less, more = padding // 2, padding - padding // 2
-        before.append(less if mode == "SAME_UPPER" else more)
-        after.append(more if mode == "SAME_UPPER" else less)
-    return before + after
+    spatial = body.shape(data)[2:]
+    axes = zip(spatial, kernel, strides, dilations, strict=True)
+    amounts = [same_pads(mode, *axis, body.symbols) for axis in axes]
+    return [amount for side in zip(*amounts, strict=True) for amount in side]
 
 
 def _broadcast_to_result(value: Any, rank: int) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from kiln.config.sizes import ceil_div
 from kiln.frontend.onnx.node import Node
-from kiln.frontend.symbols import Extent
+from kiln.frontend.symbols import Extent, Symbols
 
 
 def windows_rounded_up(size: int, reach: int, stride: int, before: int, after: int) -> int:
@@ -23,19 +23,31 @@ def windows_rounded_up(size: int, reach: int, stride: int, before: int, after: i
     return count - 1 if (count - 1) * stride >= before + size else count
 
 
-def varying_pads(mode: str, size: Extent, stride: int) -> str:
-    """The message for padding by auto_pad whose amount is not the same for all sizes of an axis."""
-    return (
-        f"auto_pad {mode} along size {size}: the amount differs from size to size; give the dimension a "
-        f"'multiple' of {stride} in 'dims', or write pads into the file"
-    )
+def same_pads(
+    mode: str, size: Extent, width: int, stride: int, dilation: int, symbols: Symbols
+) -> tuple[int, int]:
+    """The elements before and after an axis of `size` that auto_pad `mode`, SAME_UPPER or SAME_LOWER, adds.
+
+    After a symbolic axis it is the greatest amount: no window reaches what smaller sizes do not need. Raises
+    ValueError if the amount before a symbolic axis differs between sizes.
+    """
+    # There are ceil(size / stride) windows; the last one begins at (size - 1) // stride * stride.
+    beyond = symbols.simplify((size - 1) % stride)
+    possible = [beyond] if isinstance(beyond, int) else range(stride)
+    totals = [max((width - 1) * dilation - amount, 0) for amount in possible]
+    before = {total // 2 if mode == "SAME_UPPER" else total - total // 2 for total in totals}
+    if len(before) > 1:
+        raise ValueError(
+            f"auto_pad {mode} along size {size}: the amount differs from size to size; give the dimension a "
+            f"'multiple' of {stride} in 'dims', or write pads into the file"
+        )
+    return min(before), max(totals) - min(before)
 
 
 def with_pads(node: Node) -> Any:
     """Replace auto_pad of a convolution or a pooling by explicit pads, and leave the node to TVM.
 
-    TVM 0.27 computes the amounts for constant sizes only. Raises ValueError if an amount along a symbolic
-    axis differs between sizes.
+    TVM 0.27 computes the amounts for constant sizes only. Raises ValueError as `same_pads`.
     """
     mode = node.text("auto_pad", "NOTSET")
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
@@ -44,19 +56,11 @@ def with_pads(node: Node) -> Any:
     kernel = node.attributes.get("kernel_shape") or node.shape(1)[2:]
     strides = node.attributes.get("strides") or [1] * len(spatial)
     dilations = node.attributes.get("dilations") or [1] * len(spatial)
-    before, after = [], []
-    for size, width, stride, dilation in zip(spatial, kernel, strides, dilations, strict=True):
-        # There are ceil(size / stride) windows; the last one begins at (size - 1) // stride * stride.
-        # Windows of one element never end beyond the axis.
-        beyond = node.symbols.simplify((size - 1) % stride) if width > 1 else 0
-        if not isinstance(beyond, int):
-            raise ValueError(varying_pads(mode, size, stride))
-        total = max((width - 1) * dilation - beyond, 0)
-        small, large = total // 2, total - total // 2
-        before.append(small if mode == "SAME_UPPER" else large)
-        after.append(large if mode == "SAME_UPPER" else small)
+    pads = [
+        same_pads(mode, *axis, node.symbols) for axis in zip(spatial, kernel, strides, dilations, strict=True)
+    ]
     del node.attributes["auto_pad"]
-    node.attributes["pads"] = tuple(before + after)
+    node.attributes["pads"] = tuple(amount for side in zip(*pads, strict=True) for amount in side)
     return None
 
 
