@@ -5,6 +5,7 @@ from zoo.models import (  # noqa: F401
     audible,
     classifiers,
     decoders,
+    denoisers,
     detection,
     diffusers_parts,
     diffusion,

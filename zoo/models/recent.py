@@ -21,7 +21,62 @@ _STATE: dict[str, Any] = {
     "use_mamba_kernels": False,
 }
 
+_PLAIN = {key: value for key, value in WIDTH.items() if key not in ("head_dim", "num_key_value_heads")}
+_GROUPED: dict[str, Any] = {
+    **_EXPERTS,
+    "n_routed_experts": 4,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "n_shared_experts": 1,
+}
+_GEMMA: dict[str, Any] = {
+    **WIDTH,
+    "sliding_window": 8,
+    "vocab_size_per_layer_input": 100,
+    "hidden_size_per_layer_input": 8,
+    "num_kv_shared_layers": 0,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+
 _DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "afmoe": (
+        "AfmoeForCausalLM",
+        {**_EXPERTS, "num_dense_layers": 1, "sliding_window": 8, "global_attn_every_n_layers": 2},
+    ),
+    "deepseek_v3": (
+        "DeepseekV3ForCausalLM",
+        {
+            **_GROUPED,
+            "q_lora_rank": 16,
+            "kv_lora_rank": 16,
+            "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 8,
+            "v_head_dim": 8,
+            "num_key_value_heads": 4,
+        },
+    ),
+    "dots1": ("Dots1ForCausalLM", _GROUPED),
+    "gemma3n": (
+        "Gemma3nForCausalLM",
+        {**_GEMMA, "laurel_rank": 8, "activation_sparsity_pattern": [0.5, 0.0], "altup_num_inputs": 2},
+    ),
+    "gemma4": ("Gemma4ForCausalLM", {**_GEMMA, "global_head_dim": 8}),
+    "jina_v3": ("JinaEmbeddingsV3Model", _PLAIN),
+    "markuplm": ("MarkupLMModel", {**_PLAIN, "max_depth": 4, "xpath_unit_hidden_size": 8}),
+    "mimo_v2": (
+        "MiMoV2FlashForCausalLM",
+        {
+            **_GROUPED,
+            "v_head_dim": 8,
+            "swa_head_dim": 8,
+            "swa_v_head_dim": 8,
+            "swa_num_attention_heads": 4,
+            "swa_num_key_value_heads": 2,
+            "sliding_window": 8,
+        },
+    ),
+    "phimoe": ("PhimoeForCausalLM", _EXPERTS),
     "apertus": ("ApertusForCausalLM", WIDTH),
     "arcee": ("ArceeForCausalLM", WIDTH),
     "bitnet": ("BitNetForCausalLM", WIDTH),
