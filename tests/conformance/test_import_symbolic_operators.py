@@ -97,6 +97,8 @@ CASES: dict[str, tuple[str, str, dict[str, Any], int]] = {
     "softmax over two axes": ("rows", "Softmax<axis = 1>(x)", {}, 11),
     "softmax over seq": ("rows", "Softmax<axis = 1>(x)", {}, 17),
     "norm": ("rows", "LayerNormalization(x, s)", {"s": values(8)}, 17),
+    "norm of all": ("rows", "LayerNormalization<axis = 0>(x, s, s)", {"s": values(8)}, 17),
+    "norm over seq": ("rows", "LayerNormalization<axis = 1>(x, s)", {"s": values(1, 8)}, 17),
     "greatest": ("rows", "ReduceMax<keepdims = 0>(x, axis)", {"axis": np.array([1])}, 18),
     "length": ("rows", "ReduceL2<axes = [1], keepdims = 1>(x)", {}, 17),
     "mean of all": ("rows", "ReduceMean<keepdims = 0>(x)", {}, 17),

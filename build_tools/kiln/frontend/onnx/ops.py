@@ -167,17 +167,18 @@ def rms_normalization(node: Node) -> Any:
 
 
 def layer_normalization(node: Node) -> Any:
-    """LayerNormalization of float64, which TVM lacks, or with mean and inverse deviation as results.
+    """LayerNormalization that TVM lacks: of float64, over dynamic sizes, with mean and inverse deviation.
 
     The variance is the mean of squared differences. ONNX's function body subtracts the square of the mean
     from the mean of squares, which cancels digits where the mean is large.
     """
     op, emit, x = relax.op, node.builder.emit, node.tensor(0)
     dtype, rank = str(x.ty.dtype), len(node.shape(0))
-    if dtype != "float64" and len(node.outputs) == 1:
+    axes = list(range(int(node.attributes.get("axis", -1)) % rank, rank))
+    is_fixed = all(isinstance(node.shape(0)[axis], int) for axis in axes)
+    if dtype != "float64" and len(node.outputs) == 1 and is_fixed:
         return None
     wide = "float64" if dtype == "float64" else "float32"
-    axes = list(range(int(node.attributes.get("axis", -1)) % rank, rank))
     stash = str(helper.tensor_dtype_to_np_dtype(int(node.attributes.get("stash_type", 1))))
     x = x if dtype == wide else emit(op.astype(x, wide))
     mean = emit(op.mean(x, axes, keepdims=True))
