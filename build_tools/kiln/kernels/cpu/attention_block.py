@@ -149,7 +149,7 @@ class AttentionBlock:
             first_query = bind(base + first_column * int64(self.width))
             key_rows = RowOperand(self.data[1], bases, attention.keys.strides[self.depth])
             packed_queries = PanelOperand(memory, first_query, tile.columns)
-            sums = tile_sums(self.width, key_rows, packed_queries, self.vectors)
+            sums = tile_sums(self.width, key_rows, packed_queries, self.vectors, self.tile.left_steps)
             for number, (offset, lanes) in enumerate(self.vectors):
                 top = registers([lanes], "float32")
                 with vector(lanes) as lane:
@@ -227,8 +227,9 @@ class AttentionBlock:
             with serial(divide(self.count + int64(rows - 1), rows)) as block:
                 numbers = [bind(block * int64(rows) + int64(row)) for row in range(rows)]
                 bases = [bind(base + row) for row in numbers]
-                score_rows = RowOperand(memory, bases, self.form.queries)
-                sums = tile_sums(keys, score_rows, PanelOperand(source, bind(begin), step), vectors)
+                score_rows = RowOperand(memory, bases, self.form.queries, adjacent=True)
+                columns = PanelOperand(source, bind(begin), step)
+                sums = tile_sums(keys, score_rows, columns, vectors, self.tile.left_steps)
                 for row, row_sums in zip(numbers, sums, strict=True):
                     factor = bind(self.read("factor", row))
                     for (offset, width), accumulator in zip(vectors, row_sums, strict=True):

@@ -222,7 +222,7 @@ class _PanelLoops:
             vectors = panels.vectors(columns)
             depth_step = product.left.strides[product.depth.var]
             left, right = RowOperand(self.left, bases, depth_step), PanelOperand(source, start, step)
-            sums = tile_sums(panels.depth, left, right, vectors)
+            sums = tile_sums(panels.depth, left, right, vectors, panels.tile.left_steps)
             for row, row_sums in zip(numbers, sums, strict=True):
                 result.store(row, vectors, row_sums, panels.tile)
 

@@ -23,6 +23,7 @@ from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.gemm_prefetch import LINE, PanelPrefetch, prefetch
 from kiln.kernels.cpu.gemm_tile import Loop, Tile
 from kiln.kernels.cpu.output_tile import OutputTile, TileOperands
+from kiln.kernels.cpu.panel_sums import adjacent_lefts
 from kiln.tir.builder import (
     Expr,
     bind,
@@ -88,11 +89,22 @@ class _TileSums:
 
     def step(self, x_offset: Expr, step: Expr) -> None:
         """Emit one step of k."""
+        lefts = [load(self.operands.x, [base + x_offset]) for base in self.operands.bases]
+        self._add([opaque_half(left) if self.tile.halves else left for left in lefts], step)
+
+    def left_steps(self, x_offset: Expr, step: Expr) -> None:
+        """Emit the `left_steps` steps of k of group `step`, with one load of left operands for each row."""
+        steps = self.tile.left_steps
+        offsets = [base + x_offset for base in self.operands.bases]
+        for k, lefts in enumerate(adjacent_lefts(self.operands.x, offsets, steps)):
+            self._add(lefts, step * int64(steps) + int64(k))
+
+    def _add(self, lefts: Sequence[Expr], step: Expr) -> None:
+        """Emit the products of step `step` of k: of the left operand of each row with the weights."""
         lanes, vectors_of_panel = self.tile.lanes, self.tile.vectors
         offset = self.first_weight + step * int64(self.tile.columns)
-        for row_sums, base in zip(self.sums, self.operands.bases, strict=True):
-            left = load(self.operands.x, [base + x_offset])
-            left = tirx.Cast(self.accumulator, opaque_half(left) if self.tile.halves else left)
+        for row_sums, operand in zip(self.sums, lefts, strict=True):
+            left = tirx.Cast(self.accumulator, operand)
             for v, width in enumerate(self.widths):
                 with vector(width) as lane:
                     panel, inside = divmod(v, vectors_of_panel)
@@ -168,11 +180,16 @@ def product(
     if operands.inside is not None:
         first_weight = first_weight + operands.inside
     tile_sums = replace(tile_sums, first_weight=bind(first_weight))
+    *outer, inner = loops
+    together, add = 1, tile_sums.step  # steps of k that `add` emits
     if paired:
-        *outer, inner = loops
-        loops = [*outer, Loop(inner.extent // 2, 2 * inner.x_stride)]
-        fetch = None if fetch is None else fetch.by_pairs()
-    add = tile_sums.pair_step if paired else tile_sums.step
+        together, add = 2, tile_sums.pair_step
+        fetch = None if fetch is None else replace(fetch, later=None)
+    elif inner.x_stride == 1 and inner.extent % tile.left_steps == 0 and accumulator == "float32":
+        together, add = tile.left_steps, tile_sums.left_steps
+    if together > 1:
+        loops = [*outer, Loop(inner.extent // together, together * inner.x_stride)]
+        fetch = None if fetch is None else fetch.in_steps_of(together)
     _reduce(loops, int64(0), int64(0), add, operands.weights, fetch)
     tile_sums.finish(out, paired)
 

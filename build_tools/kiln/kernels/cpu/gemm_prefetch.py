@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
@@ -32,6 +32,12 @@ class LaterPrefetch:
     first: Expr
     lines: int
     turns: int
+
+    def in_turns_of(self, times: int) -> LaterPrefetch:
+        """Prefetches at this rate for a tile that prefetches 1/`times` as often; both are powers of two."""
+        if self.turns >= times:
+            return replace(self, turns=self.turns // times)
+        return LaterPrefetch(self.first, self.lines * times // self.turns, 1)
 
 
 def prefetch_later(region: tuple[int, int], share: Expr, shares: int, times: int) -> LaterPrefetch:
@@ -63,11 +69,13 @@ class PanelPrefetch:
     lines: int
     later: LaterPrefetch | None = None
 
-    def by_pairs(self) -> PanelPrefetch:
-        """Prefetches at this rate for a loop that does two steps per iteration, without `later`."""
-        if self.steps > 1:
-            return PanelPrefetch(self.first, self.steps // 2, self.lines)
-        return PanelPrefetch(self.first, 1, 2 * self.lines)
+    def in_steps_of(self, count: int) -> PanelPrefetch:
+        """Prefetches at this rate for a loop that does `count` steps per iteration, a power of two."""
+        if self.steps >= count:
+            return replace(self, steps=self.steps // count)
+        times = count // self.steps
+        later = None if self.later is None else self.later.in_turns_of(times)
+        return PanelPrefetch(self.first, 1, times * self.lines, later)
 
 
 LINE = CACHE_LINE // 4  # float32 elements in a cache line; of shorter lines, every second is prefetched
