@@ -134,10 +134,12 @@ def count(machine: Arm64, target: Target, request: dict[str, Any]) -> int:
     describe_processor(machine.root, target.emulator.args)
     result = machine.folder / "count.txt"
     result.unlink(missing_ok=True)
+    packages = f"{ROOT}:{ROOT / 'build_tools'}:{machine.packages}"  # the benchmark, Kiln, and the peer
+    environment = (f"PYTHONPATH={packages}", "PYTHONHASHSEED=0", "OMP_NUM_THREADS=1")
     command = [
         *(target.emulator.command, *target.emulator.args),
         *("-plugin", f"{machine.plugin},out={result}", "-L", str(machine.root)),
-        *("-E", f"PYTHONPATH={ROOT}:{machine.packages}", "-E", "PYTHONHASHSEED=0", "-E", "OMP_NUM_THREADS=1"),
+        *(word for variable in environment for word in ("-E", variable)),
         *(str(machine.python), "-m", "benchmarks.worker", json.dumps(request)),
     ]
     try:
