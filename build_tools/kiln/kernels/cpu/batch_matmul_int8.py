@@ -39,9 +39,10 @@ from kiln.kernels.cpu.batch_matmul import (
 )
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm_tile import Tile
+from kiln.kernels.cpu.int8_tile import SUMS_BY_LANE
 from kiln.kernels.cpu.packed_operand import one_panel
 from kiln.kernels.cpu.runtime_panels import PackedOperands
-from kiln.kernels.cpu.runtime_product import RuntimeProduct, form_of
+from kiln.kernels.cpu.runtime_product import RuntimeProduct, form_of, selects_lane
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
     Expr,
@@ -179,6 +180,8 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     ranges, greatest = fused.ranges, fused.ranges.greatest
     form = form_of(machine, *(str(operand.buffer.dtype) for operand in (product.left, product.right)))
     most_rows, vectors = _TILES[form.method][0 if machine.registers >= 32 else 1]
+    if selects_lane(form.method, form.lanes):
+        most_rows = SUMS_BY_LANE // vectors
     vectors = min(vectors, ceil_div(greatest(axis_extent(product.columns)), form.lanes))
     rows = greatest(axis_extent(product.rows))
     amx = _tile_registers(form, product, rows, machine)

@@ -27,7 +27,7 @@ Accuracy     Exact: no step saturates or rounds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,12 +37,13 @@ from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.amx_tile import GroupedColumns, Spacing, TileRegisters, TileSums, tile_registers
 from kiln.kernels.cpu.gemm_dot import METHODS, DotProduct, dot_product
 from kiln.kernels.cpu.gemm_tile import Loop
-from kiln.kernels.cpu.int8_packing import GROUP, IntegerPacking
+from kiln.kernels.cpu.int8_operands import IntegerOperands, vector_load
+from kiln.kernels.cpu.int8_packing import GROUP
 from kiln.kernels.cpu.int8_tile import MOST_SUMS, amx_tile, choose_tile
 from kiln.kernels.cpu.matrix_tile import NAMES as MATRIX
 from kiln.kernels.cpu.matrix_tile import MatrixTile
 from kiln.kernels.cpu.output_tile import OutputTile, TileOperands
-from kiln.kernels.cpu.runtime_product import dot_of_four
+from kiln.kernels.cpu.runtime_product import selects_lane
 from kiln.tir.builder import (
     Array,
     Expr,
@@ -57,12 +58,6 @@ from kiln.tir.builder import (
 from kiln.tir.vector_expr import ramp
 
 BYTES = frozenset({"int8", "uint8"})
-_USDOT = "llvm.aarch64.neon.usdot.v4i32.v16i8"
-# LLVM's intrinsics of method `sign`, by the number of sums in a vector.
-_SIGN = {
-    4: ("llvm.x86.ssse3.psign.b.128", "llvm.x86.ssse3.pmadd.ub.sw.128", "llvm.x86.sse2.pmadd.wd"),
-    8: ("llvm.x86.avx2.psign.b", "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"),
-}
 
 
 def narrow(weights: Array) -> bool:
@@ -88,16 +83,8 @@ def multiplied_types(machine: Machine) -> frozenset[str]:
     return frozenset({"uint8" if machine.dot == "vnni" else "int8"})
 
 
-def _call(dtype: str, name: str, *operands: Expr) -> Expr:
-    return tirx.call_llvm_pure_intrin(dtype, name, *operands)
-
-
-def _vector_load(buffer: Any, offset: Expr, lanes: int) -> Expr:
-    return load(buffer, [ramp(offset, lanes)])
-
-
 @dataclass(frozen=True)
-class IntegerProduct(IntegerPacking):
+class IntegerProduct(IntegerOperands):
     """An int8 matmul by one method; `amx`: in tile registers, but for single rows that are left over."""
 
     amx: TileRegisters | None = None
@@ -162,7 +149,7 @@ class IntegerProduct(IntegerPacking):
             self._store(out, found)
             return
         flip = (
-            bind(_vector_load(weights, starts[0], 8 if self.method == "mull" else size))
+            bind(vector_load(weights, starts[0], 8 if self.method == "mull" else size))
             if self.shift
             else None
         )
@@ -170,19 +157,26 @@ class IntegerProduct(IntegerPacking):
             start = tirx.Broadcast(tirx.const(0, "int32"), lanes)
             if self.shift:
                 first_sum = starts[p] + skipped + int64(GROUP * self.head_lanes + vec * size)
-                head = _vector_load(weights, first_sum, size)
+                head = vector_load(weights, first_sum, size)
                 start = bind(tirx.reinterpret(f"int32x{lanes}", head))
             for row in range(count):
                 store(sums[row][v], [ramp(int64(0), lanes)], start)
 
-        def group(x_offset: Expr, number: Expr) -> None:
+        def add(lefts: Iterable[list[Expr]], number: Expr) -> None:
             base = skipped + int64(self.head_bytes) + number * int64(GROUP * self.tile.columns)
-            right = [self._right(weights, starts[p] + base + int64(vec * size)) for p, vec in panel_vectors]
-            for row in range(count):
-                left = self._left(x, bases[row] + x_offset, flip)
-                for v in range(vectors):
+            right = [self.right(weights, starts[p] + base + int64(vec * size)) for p, vec in panel_vectors]
+            for left, row_sums in zip(lefts, sums, strict=True):
+                for sum_of_row, columns in zip(row_sums, right, strict=True):
                     where = [ramp(int64(0), lanes)]
-                    store(sums[row][v], where, self._multiply(load(sums[row][v], where), left, right[v]))
+                    store(sum_of_row, where, self.multiply(load(sum_of_row, where), left, columns))
+
+        def group(x_offset: Expr, number: Expr) -> None:
+            add((self.left(x, base + x_offset, flip) for base in bases), number)
+
+        def groups_of_vector(x_offset: Expr, number: Expr) -> None:
+            by_row = [self.lefts_of_vector(x, base + x_offset, flip) for base in bases]
+            for index, lefts in enumerate(zip(*by_row, strict=True)):
+                add(lefts, number + int64(index))
 
         def reduce(remaining: Sequence[Loop], x_offset: Expr, step: Expr) -> None:
             if len(remaining) > 1:
@@ -190,10 +184,15 @@ class IntegerProduct(IntegerPacking):
                 with serial(loop.extent) as k:
                     reduce(remaining[1:], x_offset + k * int64(loop.x_stride), step * int64(loop.extent) + k)
                 return
-            whole_groups = self.run // GROUP
+            whole_groups, done = self.run // GROUP, 0
             first = step * int64(ceil_div(self.run, GROUP))
-            with serial(whole_groups) as k:
-                group(x_offset + k * int64(GROUP), first + k)
+            if selects_lane(self.method, lanes):
+                done = whole_groups // lanes * lanes
+                with serial(whole_groups // lanes) as k:
+                    groups_of_vector(x_offset + k * int64(size), first + k * int64(lanes))
+            with serial(whole_groups - done) as k:
+                at = k + int64(done)
+                group(x_offset + at * int64(GROUP), first + at)
             if self.run % GROUP:
                 group(x_offset + int64(self.run - GROUP), first + int64(whole_groups))
 
@@ -211,73 +210,6 @@ class IntegerProduct(IntegerPacking):
             row, self.tile.lanes,
             lambda v, offset, lane: load(vectors[v], [first_sum + int64(offset) + lane]),
         )  # fmt: skip
-
-    def _left(self, x: Any, offset: Expr, flip: Expr | None) -> list[Expr]:
-        """Load four bytes of x into every lane, in the form that `_multiply` expects.
-
-        `flip`: the top bit of every byte, for an exclusive or. If it were a constant, LLVM would flip the
-        four bytes before broadcasting them: three instructions instead of one.
-        """
-        lanes = self.tile.lanes
-        if self.method == "mull":  # two pairs of bytes, each in every lane
-            if self.arm32:  # no vectors of 32 bits, but loads that broadcast
-                pairs = [
-                    tirx.reinterpret("int16", _vector_load(x, offset + int64(2 * i), 2)) for i in range(2)
-                ]
-            else:
-                four = bind(tirx.reinterpret("int16x2", _vector_load(x, offset, GROUP)))
-                pairs = [tirx.Shuffle([four], [tirx.IntImm("int32", i)]) for i in range(2)]
-            repeated = [tirx.reinterpret("int8x8", tirx.Broadcast(pair, 4)) for pair in pairs]
-            return [bind(item if flip is None else tirx.bitwise_xor(item, flip)) for item in repeated]
-        if self.method == "dot":  # two pairs of 16 bits, each in every lane
-            pairs = bind(tirx.reinterpret("int32x2", tirx.Cast("int16x4", _vector_load(x, offset, GROUP))))
-            words = [tirx.Broadcast(tirx.Shuffle([pairs], [tirx.IntImm("int32", i)]), 4) for i in range(2)]
-            return [bind(tirx.reinterpret("int16x8", word)) for word in words]
-        four = tirx.reinterpret("int32", _vector_load(x, offset, GROUP))
-        wide = tirx.Broadcast(four, lanes)
-        if flip is not None:
-            wide = tirx.bitwise_xor(wide, tirx.reinterpret(f"int32x{lanes}", flip))
-        left_bytes = bind(tirx.reinterpret(f"int8x{GROUP * lanes}", wide))
-        return [left_bytes, bind(tirx.abs(left_bytes))] if self.method == "sign" else [left_bytes]
-
-    def _right(self, weights: Any, offset: Expr) -> list[Expr]:
-        """Load the weights of one group and one vector of columns."""
-        if self.arrangement == "halves":
-            return [bind(_vector_load(weights, offset + int64(half * 8), 8)) for half in range(2)]
-        if self.method in ("mull", "dot"):
-            pairs = bind(tirx.reinterpret("int16x8", _vector_load(weights, offset, GROUP * self.tile.lanes)))
-            lanes = [[tirx.IntImm("int32", lane) for lane in range(first, 8, 2)] for first in range(2)]
-            halves = [tirx.reinterpret("int8x8", tirx.Shuffle([pairs], half)) for half in lanes]
-            return [bind(tirx.Cast("int16x8", half) if self.method == "dot" else half) for half in halves]
-        return [bind(_vector_load(weights, offset, GROUP * self.tile.lanes))]
-
-    def _multiply(self, sums: Expr, left: list[Expr], right: list[Expr]) -> Expr:
-        """`sums` plus the four products of one group in each lane; operands from `_left` and `_right`."""
-        lanes = self.tile.lanes
-        int32, int16, int8 = f"int32x{lanes}", f"int16x{2 * lanes}", f"int8x{4 * lanes}"
-        if self.method == "vnni":
-            return _call(int32, f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", sums, left[0], right[0])
-        if self.method == "usmmla":
-            return _call(int32, _USDOT, sums, left[0], right[0])
-        if self.method in ("sdot", "smmla"):
-            return dot_of_four(sums, right[0], left[0], lanes)
-        if self.method == "mull":
-            smull = "llvm.arm.neon.vmulls.v8i16" if self.arm32 else "llvm.aarch64.neon.smull.v8i16"
-            products = [_call(int16, smull, right[half], left[half]) for half in range(2)]
-            for pairs in products if self.wide else [products[0] + products[1]]:
-                if self.arm32:
-                    sums = _call(int32, "llvm.arm.neon.vpadals.v4i32.v8i16", sums, pairs)
-                else:
-                    sums = sums + _call(int32, "llvm.aarch64.neon.saddlp.v4i32.v8i16", pairs)
-            return sums
-        if self.method == "dot":
-            for half in range(2):
-                sums = sums + _call(int32, "llvm.wasm.dot", left[half], right[half])
-            return sums
-        sign, multiply_bytes, add_pairs = _SIGN[lanes]
-        signed = _call(int8, sign, right[0], left[0])
-        pairs = _call(int16, multiply_bytes, left[1], signed)
-        return sums + _call(int32, add_pairs, pairs, tirx.Broadcast(tirx.const(1, "int16"), 2 * lanes))
 
 
 def merged(loops: Sequence[Loop]) -> tuple[Loop, ...]:

@@ -7,12 +7,15 @@ from kiln.kernels.cpu.amx_tile import TileRegisters
 from kiln.kernels.cpu.gemm_tile import Tile, adjacent_panels, fitted
 from kiln.kernels.cpu.matrix_tile import LANES as MATRIX_LANES
 from kiln.kernels.cpu.matrix_tile import NAMES as MATRIX
+from kiln.kernels.cpu.runtime_product import selects_lane
 from kiln.tir.builder import Machine
 
 # By method: the most vectors of sums in a tile, and the most vectors in a row. The other registers hold
 # weights, x and intermediate products.
 _SUMS = {"smmla": (20, 2), "usmmla": (20, 2), "mull": (16, 4), "sign": (8, 2)}
 MOST_SUMS = (24, 4)  # of the other methods
+# Of SDOT that takes x from lanes of a register, which holds four groups of a row: 5 rows by 4 vectors.
+SUMS_BY_LANE = 20
 _SUMS_16_REGISTERS = {"vnni": (12, 2), "mull": (6, 2), "sign": (8, 2), "dot": (8, 2)}
 
 _SIGN_LANES = 8  # most sums in a vector of the method `sign`, which AVX-512 lacks
@@ -24,6 +27,8 @@ def choose_tile(method: str, machine: Machine, rows: int, columns: int, line: in
     lanes = MATRIX_LANES if method in MATRIX else lanes
     table = _SUMS if machine.registers >= 32 else _SUMS_16_REGISTERS
     sums, vectors = table.get(method, MOST_SUMS)
+    if selects_lane(method, lanes):
+        sums = SUMS_BY_LANE
     vectors = min(vectors, ceil_div(columns, lanes))
     greatest_rows = min(rows, max(1, sums // vectors), 16)
     step = 2 if method in MATRIX and greatest_rows > 1 else 1  # pairs of rows

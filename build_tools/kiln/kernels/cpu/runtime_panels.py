@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -14,7 +14,7 @@ from kiln.kernels.cpu.batch_matmul import MatmulNest, axis_extent
 from kiln.kernels.cpu.gemm_tile import Loop, Tile
 from kiln.kernels.cpu.matrix_tile import NAMES as MATRIX
 from kiln.kernels.cpu.matrix_tile import PackedPanel, runtime_sums
-from kiln.kernels.cpu.runtime_product import RuntimeProduct
+from kiln.kernels.cpu.runtime_product import RuntimeProduct, groups_of_vector, selects_lane
 from kiln.tir.builder import Expr, bind, chunks, divide, load, modulo, registers, serial, store
 from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, int64, is_dynamic
 from kiln.tir.tiled_loops import blocks
@@ -171,12 +171,28 @@ class PackedOperands:
         for row in totals:
             for accumulator, start in zip(row, starts, strict=True):
                 store(accumulator, [lanes], load(start, [lanes]))
-        with serial(self.groups) as number:
+
+        def add(lefts: Iterable[Expr], number: Expr) -> None:
             right = [bind(self.columns_at(panel, place, number, v)) for v in range(len(starts))]
-            for base, row in zip(bases, totals, strict=True):
-                left = bind(form.row_group(rows, base + number * int64(form.group)))
+            for left, row in zip(lefts, totals, strict=True):
                 for accumulator, columns in zip(row, right, strict=True):
                     store(accumulator, [lanes], form.multiply(load(accumulator, [lanes]), left, columns))
+
+        done: Extent = 0
+        if selects_lane(form.method, form.lanes):
+            vectors = (
+                divide(self.groups, form.lanes) if is_dynamic(self.groups) else self.groups // form.lanes
+            )
+            with serial(vectors) as vector:
+                first = bind(vector * int64(form.lanes))
+                offsets = [ramp(base + first * int64(form.group), form.group * form.lanes) for base in bases]
+                by_row = [groups_of_vector(load(rows, [offset]), form.lanes) for offset in offsets]
+                for index, lefts in enumerate(zip(*by_row, strict=True)):
+                    add(lefts, first + int64(index))
+            done = vectors * form.lanes
+        with serial(self.groups - done) as rest:
+            number = bind(rest + int64(done))
+            add((bind(form.row_group(rows, base + number * int64(form.group))) for base in bases), number)
         return totals
 
     def sums_in_tiles(

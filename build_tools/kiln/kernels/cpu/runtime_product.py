@@ -9,7 +9,7 @@ from tvm import tirx
 
 from kiln.kernels.cpu.gemm_tile import WIDENED
 from kiln.kernels.cpu.matrix_tile import LANES as MATRIX_LANES
-from kiln.tir.builder import Expr, Machine, load
+from kiln.tir.builder import Expr, Machine, bind, load
 from kiln.tir.vector_expr import ramp
 
 # By method and number of sums: LLVM's name of the instruction that multiplies vectors of 16 bits, and adds
@@ -45,6 +45,22 @@ def dot_of_four(sums: Expr, left: Expr, right: Expr, lanes: int) -> Expr:
     name = f"llvm.vector.partial.reduce.add.v{lanes}i32.v{4 * lanes}i32"
     products = tirx.Cast(every, left) * tirx.Cast(every, right)
     return tirx.call_llvm_pure_intrin(f"int32x{lanes}", name, sums, products)
+
+
+def selects_lane(method: str, lanes: int) -> bool:
+    """Whether the instruction takes a group of x from any lane of a register: SDOT of NEON does.
+
+    One load for each row then replaces four that broadcast, each of which takes a turn of the units that
+    multiply.
+    """
+    return method == "sdot" and lanes == MATRIX_LANES
+
+
+def groups_of_vector(values: Expr, lanes: int) -> list[Expr]:
+    """Each of the `lanes` groups of four bytes in `values`, in all lanes of a vector."""
+    words = bind(tirx.reinterpret(f"int32x{lanes}", values))
+    groups = [tirx.Shuffle([words], [tirx.IntImm("int32", lane)]) for lane in range(lanes)]
+    return [tirx.reinterpret(f"int8x{4 * lanes}", tirx.Broadcast(group, lanes)) for group in groups]
 
 
 @dataclass(frozen=True)
