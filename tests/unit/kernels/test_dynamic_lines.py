@@ -63,4 +63,4 @@ def test_long_lines_of_dynamic_length_have_tiles_of_their_own(outputs: int) -> N
         assert in_lines(_dynamic(outputs, (30, 30)), plain, machine)[1] == apart, "a single length"
     plain = choose_tile(NEON, 47 * 47, outputs)
     assert in_lines(_dynamic(outputs, (40, 160), inputs=3), plain, NEON)[1]
-    assert not in_lines(_dynamic(outputs, (14, 14)), plain, NEON)[1]
+    assert not in_lines(_dynamic(outputs, (13, 13)), plain, NEON)[1]

@@ -148,19 +148,7 @@ class IntegerProduct(IntegerOperands):
             found = MatrixTile(self, x, bases, weights, groups, panel_vectors).emit()
             self._store(out, found)
             return
-        flip = (
-            bind(vector_load(weights, starts[0], 8 if self.method == "mull" else size))
-            if self.shift
-            else None
-        )
-        for v, (p, vec) in enumerate(panel_vectors):
-            start = tirx.Broadcast(tirx.const(0, "int32"), lanes)
-            if self.shift:
-                first_sum = starts[p] + skipped + int64(GROUP * self.head_lanes + vec * size)
-                head = vector_load(weights, first_sum, size)
-                start = bind(tirx.reinterpret(f"int32x{lanes}", head))
-            for row in range(count):
-                store(sums[row][v], [ramp(int64(0), lanes)], start)
+        flip = self._clear(sums, weights, [starts[p] for p, _ in panel_vectors], skipped)
 
         def add(lefts: Iterable[list[Expr]], number: Expr) -> None:
             base = skipped + int64(self.head_bytes) + number * int64(GROUP * self.tile.columns)
@@ -198,6 +186,27 @@ class IntegerProduct(IntegerOperands):
 
         reduce(self.runs, int64(0), int64(0))
         self._store(out, sums)
+
+    def _clear(
+        self, sums: Sequence[Sequence[Any]], weights: Any, starts: Sequence[Expr], skipped: Expr
+    ) -> Expr | None:
+        """Emit the initial sums, which undo the shift of x; returns the bits to flip in x, None for none.
+
+        `starts`: offset in the weights of the panel of each vector. `skipped`: as of `_in_vectors`.
+        """
+        lanes, flip = self.tile.lanes, None
+        size = GROUP * lanes
+        if self.shift:
+            flip = bind(vector_load(weights, starts[0], 8 if self.method == "mull" else size))
+        for v, start in enumerate(starts):
+            first = tirx.Broadcast(tirx.const(0, "int32"), lanes)
+            if self.shift:
+                inside = v % self.tile.vectors * size
+                head = vector_load(weights, start + skipped + int64(GROUP * self.head_lanes + inside), size)
+                first = bind(tirx.reinterpret(f"int32x{lanes}", head))
+            for row_sums in sums:
+                store(row_sums[v], [ramp(int64(0), lanes)], first)
+        return flip
 
     def _store(self, out: OutputTile, sums: Sequence[Sequence[Any]]) -> None:
         """Emit the stores of a tile; `sums`: by row and vector, the buffer that holds them."""
