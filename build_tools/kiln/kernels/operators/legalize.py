@@ -12,7 +12,7 @@ from tvm.ir import Op
 
 from kiln.config import Target
 from kiln.graph.bindings import constant
-from kiln.kernels.operators import indices
+from kiln.kernels.operators import indices, not_a_number
 from kiln.kernels.operators.grid_sample import grid_sample
 from kiln.kernels.operators.non_max_suppression import all_class_non_max_suppression
 from kiln.kernels.operators.pooling import average_pool
@@ -135,6 +135,7 @@ RULES = {
     "relax.vision.roi_align": roi_align,
     "relax.vision.all_class_non_max_suppression": all_class_non_max_suppression,
     **indices.RULES,
+    **not_a_number.RULES,
 }
 
 
