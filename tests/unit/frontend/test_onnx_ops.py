@@ -55,6 +55,14 @@ def clip_file(path: Path) -> Path:
     return write(path, text, low=low, high=high)
 
 
+def test_parts_of_a_split_may_have_no_elements(tmp_path: Path) -> None:
+    """TVM's own conversion takes the end of such a part, which is not after its begin, for an error."""
+    text = "g (float[3,5] x) => (float[3,a] y, float[3,b] z, float[3,c] w) {{ y, z, w = Split<{}>(x{}) }}"
+    for sizes in ([2, 0, 3], [0, 5, 0], [1, 4, 0]):
+        check(write(tmp_path / "m.onnx", text.format("axis=-1", ", s"), s=np.array(sizes)), normal(3, 5))
+        check(write(tmp_path / "n.onnx", text.format(f"axis=1,split={sizes}", ""), 11), normal(3, 5))
+
+
 def test_clip_is_one_operator(tmp_path: Path) -> None:
     assert "R.clip(x" in check(clip_file(tmp_path / "m.onnx"), normal(1, 8))
 
