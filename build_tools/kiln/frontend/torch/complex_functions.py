@@ -14,7 +14,7 @@ def functions() -> Mapping[Any, Callable[..., Any]]:
     import torch
 
     aten = own_operators()
-    made_here = (_arithmetic(aten), _curves(torch, aten), _sums(torch, aten), _products(torch, aten))
+    made_here = (_arithmetic(aten), _sums(torch, aten), _spreads(torch, aten), _products(torch, aten))
     return {operator: rule for rules in made_here for operator, rule in rules.items()}
 
 
@@ -28,48 +28,48 @@ def parts(x: Any) -> tuple[Any, Any]:
     return pairs[..., 0], pairs[..., 1]
 
 
-def _added(x: Any, y: Any, alpha: Any = 1) -> Any:
+def added(x: Any, y: Any, alpha: Any = 1) -> Any:
     if isinstance(alpha, complex):
-        y, alpha = _multiplied(y, alpha), 1
+        y, alpha = multiplied(y, alpha), 1
     (a, b), (c, d) = parts(x), parts(y)
-    imaginary = b if d is None else _scaled(d, alpha) if b is None else b + _scaled(d, alpha)
-    return joined(a + _scaled(c, alpha), imaginary)
+    imaginary = b if d is None else scaled(d, alpha) if b is None else b + scaled(d, alpha)
+    return joined(a + scaled(c, alpha), imaginary)
 
 
-def _size(x: Any) -> Any:
+def size_of(x: Any) -> Any:
     a, b = parts(x)
     return (a * a + b * b).sqrt()
 
 
-def _scaled(x: Any, factor: Any) -> Any:
+def scaled(x: Any, factor: Any) -> Any:
     return x if factor == 1 else x * factor
 
 
-def _is_number(x: Any, number: Any) -> Any:
+def is_number(x: Any, number: Any) -> Any:
     """Where the elements of `x` are `number`, real or complex."""
     pairs, value = pair(x), complex(number)
     return (pairs[..., 0] == value.real) & (pairs[..., 1] == value.imag)
 
 
-def _multiplied(x: Any, y: Any) -> Any:
+def multiplied(x: Any, y: Any) -> Any:
     (a, b), (c, d) = parts(x), parts(y)
     if b is None or d is None:
         return joined(a * c, a * d if b is None else b * c)
     return joined(a * c - b * d, a * d + b * c)
 
 
-def _reciprocal(x: Any) -> Any:
+def reciprocal(x: Any) -> Any:
     a, b = parts(x)
     size = a * a + b * b
     return joined(a / size, -b / size)
 
 
-def _divided(x: Any, y: Any) -> Any:
+def divided(x: Any, y: Any) -> Any:
     c, d = parts(y)
     if d is None:
         a, b = parts(x)
         return joined(a / c, b / c)
-    return _multiplied(x, _reciprocal(y) if hasattr(y, "is_complex") else 1 / y)
+    return multiplied(x, reciprocal(y) if hasattr(y, "is_complex") else 1 / y)
 
 
 def _arithmetic(aten: Any) -> Mapping[Any, Callable[..., Any]]:
@@ -78,18 +78,18 @@ def _arithmetic(aten: Any) -> Mapping[Any, Callable[..., Any]]:
         return joined(a, -b)
 
     return {
-        aten.add.Tensor: _added,
-        aten.add.Scalar: _added,
-        aten.sub.Tensor: lambda x, y, alpha=1: _added(x, y, -alpha),
-        aten.sub.Scalar: lambda x, y, alpha=1: _added(x, y, -alpha),
-        aten.rsub.Tensor: lambda x, y, alpha=1: _added(y, x, -alpha),
-        aten.rsub.Scalar: lambda x, y, alpha=1: _added(y, x, -alpha),
-        aten.mul.Tensor: _multiplied,
-        aten.mul.Scalar: _multiplied,
-        aten.div.Tensor: _divided,
-        aten.div.Scalar: _divided,
+        aten.add.Tensor: added,
+        aten.add.Scalar: added,
+        aten.sub.Tensor: lambda x, y, alpha=1: added(x, y, -alpha),
+        aten.sub.Scalar: lambda x, y, alpha=1: added(x, y, -alpha),
+        aten.rsub.Tensor: lambda x, y, alpha=1: added(y, x, -alpha),
+        aten.rsub.Scalar: lambda x, y, alpha=1: added(y, x, -alpha),
+        aten.mul.Tensor: multiplied,
+        aten.mul.Scalar: multiplied,
+        aten.div.Tensor: divided,
+        aten.div.Scalar: divided,
         aten.neg.default: lambda x: made(-pair(x)),
-        aten.reciprocal.default: _reciprocal,
+        aten.reciprocal.default: reciprocal,
         aten._conj.default: conjugate,
         aten.conj_physical.default: conjugate,
         aten.resolve_conj.default: lambda x: x,
@@ -99,66 +99,13 @@ def _arithmetic(aten: Any) -> Mapping[Any, Callable[..., Any]]:
     }
 
 
-def _root(torch: Any, x: Any) -> Any:
-    """The root with a real part that is not negative; differences that would cancel are not taken."""
-    a, b = parts(x)
-    greater = torch.sqrt(((a * a + b * b).sqrt() + a.abs()) / 2)
-    less = torch.where(greater > 0, b.abs() / (2 * greater), 0.0)
-    real, imaginary = torch.where(a >= 0, greater, less), torch.where(a >= 0, less, greater)
-    return joined(real, torch.where(b < 0, -imaginary, imaginary))
+def _polar(torch: Any, pairs: Any) -> tuple[Any, Any]:
+    """The sizes and the angles of pairs."""
+    return size_of(made(pairs)), torch.atan2(pairs[..., 1], pairs[..., 0])
 
 
-def _curves(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
-    def exponential(x: Any) -> Any:
-        a, b = parts(x)
-        return joined(a.exp() * b.cos(), a.exp() * b.sin())
-
-    def logarithm(x: Any) -> Any:
-        a, b = parts(x)
-        return joined((a * a + b * b).sqrt().log(), torch.atan2(b, a))
-
-    def sine(x: Any) -> Any:
-        a, b = parts(x)
-        return joined(a.sin() * b.cosh(), a.cos() * b.sinh())
-
-    def cosine(x: Any) -> Any:
-        a, b = parts(x)
-        return joined(a.cos() * b.cosh(), -(a.sin() * b.sinh()))
-
-    def tangent(x: Any) -> Any:  # of the hyperbola
-        a, b = parts(x)
-        t, u = a.tanh(), b.tan()
-        return _divided(joined(t, u), joined(torch.ones_like(t), t * u))
-
-    def sign(x: Any) -> Any:
-        a, b = parts(x)
-        size = (a * a + b * b).sqrt()
-        scale = torch.where(size > 0, 1 / size, 0.0)
-        return joined(a * scale, b * scale)
-
-    def power(x: Any, exponent: Any) -> Any:
-        if not isinstance(exponent, complex) and exponent == int(exponent) and 1 <= exponent <= 8:
-            result = x
-            for _ in range(int(exponent) - 1):
-                result = _multiplied(result, x)
-            return result
-        return exponential(_multiplied(logarithm(x), exponent))
-
-    return {
-        aten.exp.default: exponential,
-        aten.log.default: logarithm,
-        aten.sin.default: sine,
-        aten.cos.default: cosine,
-        aten.tanh.default: tangent,
-        aten.sgn.default: sign,
-        aten.sqrt.default: lambda x: _root(torch, x),
-        aten.rsqrt.default: lambda x: _reciprocal(_root(torch, x)),
-        aten.sigmoid.default: lambda x: _reciprocal(_added(exponential(made(-pair(x))), 1)),
-        aten.pow.Tensor_Scalar: power,
-        aten.square.default: lambda x: _multiplied(x, x),
-        aten.abs.default: lambda x: _size(x),
-        aten.angle.default: lambda x: torch.atan2(*reversed(parts(x))),
-    }
+def _of_polar(torch: Any, size: Any, angle: Any) -> Any:
+    return joined(size * torch.cos(angle), size * torch.sin(angle))
 
 
 def _sums(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
@@ -173,7 +120,7 @@ def _sums(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
         return over
 
     def norm(x: Any, order: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
-        return torch.linalg.vector_norm(_size(of_type(x, dtype)), order, dim, keepdim)
+        return torch.linalg.vector_norm(size_of(of_type(x, dtype)), order, dim, keepdim)
 
     return {
         aten.sum.default: reduced(torch.sum),
@@ -182,10 +129,59 @@ def _sums(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
         aten.mean.dim: reduced(torch.mean),
         aten.eq.Tensor: lambda x, y: (pair(x) == pair(y)).all(-1),
         aten.ne.Tensor: lambda x, y: (pair(x) != pair(y)).any(-1),
-        aten.eq.Scalar: lambda x, y: _is_number(x, y),
-        aten.ne.Scalar: lambda x, y: ~_is_number(x, y),
+        aten.eq.Scalar: lambda x, y: is_number(x, y),
+        aten.ne.Scalar: lambda x, y: ~is_number(x, y),
         aten.cumsum.default: lambda x, dim, dtype=None: made(pair(of_type(x, dtype)).cumsum(axis(dim))),
         aten.linalg_vector_norm.default: norm,
+    }
+
+
+def _spreads(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
+    """Variances, and products along an axis."""
+
+    def variance(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+        given = {"dim": dim, "correction": 1 if correction is None else correction, "keepdim": keepdim}
+        return sum(part.var(**given) for part in parts(x))
+
+    def variance_and_mean(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+        mean = x.mean(dim, keepdim)
+        return variance(x, dim, correction=correction, keepdim=keepdim), mean
+
+    def product_along(x: Any, dim: int, keepdim: bool = False, dtype: Any = None) -> Any:
+        """In as many steps as the size has bits; of a dynamic size by sizes and angles."""
+        pairs = pair(of_type(x, dtype)).movedim(axis(dim), 0) if x.dim() else pair(x).unsqueeze(0)
+        if not isinstance(pairs.shape[0], int):
+            sizes, angles = _polar(torch, pairs)
+            result = _of_polar(torch, sizes.prod(0), angles.sum(0))
+        else:
+            while pairs.shape[0] > 1:
+                half = pairs.shape[0] // 2
+                both = pair(multiplied(made(pairs[:half]), made(pairs[half : 2 * half])))
+                pairs = torch.cat([both, pairs[2 * half :]])
+            result = made(pairs[0])
+        return made(pair(result).unsqueeze(axis(dim))) if keepdim and x.dim() else result
+
+    def products_so_far(x: Any, dim: int, dtype: Any = None) -> Any:
+        pairs = pair(of_type(x, dtype))
+        if not x.dim():
+            return made(pairs)
+        pairs = pairs.movedim(axis(dim), 0)
+        size, shift = pairs.shape[0], 1
+        if not isinstance(size, int):
+            sizes, angles = _polar(torch, pairs)
+            return made(pair(_of_polar(torch, sizes.cumprod(0), angles.cumsum(0))).movedim(0, axis(dim)))
+        while shift < size:
+            later = pair(multiplied(made(pairs[shift:]), made(pairs[: size - shift])))
+            pairs, shift = torch.cat([pairs[:shift], later]), 2 * shift
+        return made(pairs.movedim(0, axis(dim)))
+
+    return {
+        aten.var.correction: variance,
+        aten.std.correction: lambda *given, **options: variance(*given, **options).sqrt(),
+        aten.var_mean.correction: variance_and_mean,
+        aten.prod.default: lambda x, dtype=None: product_along(of_type(x, dtype).reshape(-1), 0),
+        aten.prod.dim_int: product_along,
+        aten.cumprod.default: products_so_far,
     }
 
 
@@ -201,12 +197,12 @@ def _products(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
             return product(lambda x, y: torch.einsum(equation, x, y), *operands)
         return NotImplemented
 
-    def added(x: Any, y: Any, z: Any, beta: Any = 1, alpha: Any = 1) -> Any:
-        return _added(x if beta == 1 else _multiplied(x, beta), product(torch.matmul, y, z), alpha)
+    def product_added(x: Any, y: Any, z: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+        return added(x if beta == 1 else multiplied(x, beta), product(torch.matmul, y, z), alpha)
 
     def linear(x: Any, weight: Any, bias: Any = None) -> Any:
         result = product(torch.nn.functional.linear, x, weight)
-        return result if bias is None else _added(result, bias)
+        return result if bias is None else added(result, bias)
 
     return {
         aten.mm.default: lambda x, y: product(torch.matmul, x, y),
@@ -214,7 +210,7 @@ def _products(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
         aten.mv.default: lambda x, y: product(torch.matmul, x, y),
         aten.dot.default: lambda x, y: product(torch.matmul, x, y),
         aten.matmul.default: lambda x, y: product(torch.matmul, x, y),
-        aten.addmm.default: added,
+        aten.addmm.default: product_added,
         aten.linear.default: linear,
         aten.einsum.default: contracted,
     }

@@ -35,13 +35,12 @@ def joined(real: Any, imaginary: Any) -> Any:
 
 def of_type(x: Any, dtype: Any) -> Any:
     """`x` in the type `dtype`, real or complex; None stands for its own."""
-    import torch
 
     if dtype is None or dtype == x.dtype:
         return x
     if not dtype.is_complex:
         return pair(x)[..., 0].to(dtype)
-    return made(pair(x).to(torch.float64 if dtype == torch.complex128 else torch.float32))
+    return made(pair(x).to(dtype.to_real()))
 
 
 def axis(dim: int) -> int:
@@ -176,7 +175,7 @@ def _filled(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
         return joined(real, aten.constant_pad_nd.default(x[..., 1], pad, number_given.imag))
 
     def full(size: Any, value: Any, dtype: Any) -> Any:
-        kind = torch.float64 if dtype == torch.complex128 else torch.float32
+        kind = dtype.to_real()
         value = complex(value)
         return joined(torch.full(size, value.real, dtype=kind), torch.full(size, value.imag, dtype=kind))
 

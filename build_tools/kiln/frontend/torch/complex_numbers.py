@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kiln.frontend.torch.complex_curves import curves
 from kiln.frontend.torch.complex_functions import functions
 from kiln.frontend.torch.complex_moves import moves
 from kiln.frontend.torch.library import graphs_of
@@ -27,7 +28,7 @@ def without_complex(program: Any) -> Any:
     """
     import torch
 
-    known = {**moves(), **functions()}
+    known = {**moves(), **functions(), **curves()}
     for _ in range(_ROUNDS):
         table = _table(torch, program, known)
         if not table:

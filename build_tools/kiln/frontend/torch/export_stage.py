@@ -17,6 +17,7 @@ from kiln.frontend.torch.bits import bits
 from kiln.frontend.torch.checks import without_checks
 from kiln.frontend.torch.choices import choices
 from kiln.frontend.torch.complex_numbers import without_complex
+from kiln.frontend.torch.composed import composed
 from kiln.frontend.torch.convolutions import convolutions
 from kiln.frontend.torch.diagonals import without_diagonal_writes
 from kiln.frontend.torch.dynamic_numbers import without_dynamic_numbers
@@ -55,7 +56,7 @@ def convert(path: Path, tools: str = "") -> bytes:
     import torch
 
     try:
-        with quiet_torch(), torch.no_grad(), any_length():
+        with quiet_torch(), torch.no_grad(), any_length(), composed():
             program = without_dynamic_numbers(without_diagonal_writes(without_checks(program)))
             program = without_complex(program)
             program = with_explicit_types(program)

@@ -21,6 +21,7 @@ def ignored_options() -> Mapping[Any, Callable[..., Any]]:
         aten.avg_pool3d.default: avg_pool(3),
         aten.cross_entropy_loss.default: cross_entropy,
         aten.elu.default: elu,
+        aten.linalg_vector_norm.default: vector_norm,
     }
 
 
@@ -59,6 +60,19 @@ def avg_pool(axes: int) -> Callable[..., Any]:
         return op.Mul(means, like(math.prod(kernel) / divisor_override, self))
 
     return pooled
+
+
+def vector_norm(
+    self: Any, order: float = 2, dim: Sequence[int] | None = None, keepdim: bool = False, dtype: int = -1
+) -> Any:
+    """aten::linalg_vector_norm, whose exporter drops `keepdim` without `dim`; a number has one norm."""
+    from onnxscript.function_libs.torch_lib.ops.linalg import aten_linalg_vector_norm
+
+    rank = len(self.shape)
+    if rank == 0:
+        return aten_linalg_vector_norm(self, order, None, False, dtype)
+    axes = list(range(rank)) if dim is None and keepdim else dim
+    return aten_linalg_vector_norm(self, order, axes, keepdim, dtype)
 
 
 def cross_entropy(

@@ -41,8 +41,11 @@ def matrices() -> Mapping[Any, Callable[..., Any]]:
 
 
 def _size(what: str, matrix: Any, axis: int = -1) -> int:
+    return check_size(what, matrix.shape[axis])
+
+
+def check_size(what: str, size: Any) -> int:
     """The number of columns, or of rows. Raises ValueError where it is dynamic, or more than MOST."""
-    size = matrix.shape[axis]
     if not isinstance(size, int):
         raise ValueError(f"{what} of matrices of a dynamic size; fix the size")
     if size > MOST:

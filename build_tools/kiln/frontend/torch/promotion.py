@@ -6,7 +6,8 @@ number. It computes softmax in the type of its operand where another one is aske
 a power of two tensors, and of tensors that are stacked, as they are. It also fails at remainders and powers
 with a dynamic size as the number, which becomes a tensor here. Of the operators on bits it lacks shifts of
 two tensors that a program writes as `a << b`, fails where the types of the operands differ, and computes
-`mask & 1` as a truth value: all become operators of two tensors of the result's type.
+`mask & 1` as a truth value: all become operators of two tensors of the result's type. It knows the types of
+mul, div and gt, and not those of their other names multiply, divide and greater, which become the former.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ def with_explicit_types(program: Any) -> Any:
         aten.floor_divide.default: aten.floor_divide.default,
         aten.copysign.Scalar: aten.copysign.Tensor,
     }
-    of_numbers, of_bits = _of_numbers(aten), _of_bits(aten)
+    of_numbers, of_bits, first_names = _of_numbers(aten), _of_bits(aten), _first_names(aten)
     powers = {aten.pow.Tensor_Tensor}
     curves = {aten.softmax.int, aten.log_softmax.int}
     for node in [node for graph in graphs_of(program) for node in graph.nodes]:
         graph = node.graph
         if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
             continue
+        node.target = first_names.get(node.target, node.target)
         with graph.inserting_before(node):
             if node.target in of_numbers and any(_is_size(torch, operand) for operand in node.args[:2]):
                 operands = [_tensor(torch, graph, operand, node) for operand in node.args[:2]]
@@ -65,6 +67,20 @@ def _of_numbers(aten: Any) -> dict[Any, Any]:
         aten.pow.Tensor_Tensor: (aten.pow.Tensor_Scalar, aten.pow.Scalar),
     }
     return {single: pair for pair, singles in tables.items() for single in singles}
+
+
+def _first_names(aten: Any) -> dict[Any, Any]:
+    """Operators by the same ones of another name: PyTorch has two for some."""
+    names = {"divide": "div", "true_divide": "div", "multiply": "mul", "subtract": "sub"}
+    names |= {"greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne"}
+    names |= {"arctan2": "atan2", "clip": "clamp"}
+    made = {}
+    for name, first in names.items():
+        packet, known = getattr(aten, name), getattr(aten, first)
+        for overload in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode", "default"):
+            if hasattr(packet, overload) and hasattr(known, overload):
+                made[getattr(packet, overload)] = getattr(known, overload)
+    return made
 
 
 def _of_bits(aten: Any) -> dict[Any, Any]:

@@ -105,6 +105,11 @@ def antialiased(mode: str, coefficient: float) -> Callable[..., Any]:
         if scales_h is None or scales_w is None:
             own = nn.aten__upsample_bilinear2d_aa if mode == "linear" else nn.aten__upsample_bicubic2d_aa
             return own(self, output_size, align_corners)
+        for size, factor, wanted in zip(
+            list(self.shape)[-2:], (scales_h, scales_w), output_size, strict=True
+        ):
+            if isinstance(size, int) and isinstance(wanted, int) and int(size * factor) != wanted:
+                raise ValueError(f"resize of {size} elements to {wanted} by {factor}; give one of both")
         options = {"mode": mode, "cubic_coeff_a": coefficient, "antialias": 1, "exclude_outside": 1}
         return by_factors(self, (scales_h, scales_w), **options)
 

@@ -203,6 +203,8 @@ def nanmedian(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
     """aten::nanmedian.dim: `median` of the numbers that are no NaN; NaN where there are none."""
     from onnxscript import opset18 as op
 
+    if self.shape is not None and not self.shape:
+        return op.Identity(self), op.Constant(value_int=0)
     absent = op.IsNaN(self)
     count = op.ReduceSum(op.Cast(op.Not(absent), to=_INT64), ints(dim))
     place = op.Max(op.Div(op.Sub(count, ints(1)), ints(2)), ints(0))

@@ -28,6 +28,8 @@ def unconverted() -> Mapping[Any, Callable[..., Any]]:
         aten._euclidean_dist.default: cdist,
         aten.searchsorted.Tensor: searchsorted,
         aten.bucketize.Tensor: bucketize,
+        aten.masked_select.default: masked_select,
+        aten.repeat_interleave.Tensor: repeat_interleave,
         aten.amax.default: amax,
         aten.amin.default: amin,
         aten.max.dim: max_dim,
@@ -77,7 +79,8 @@ def searchsorted(
     from onnxscript import opset18 as op
 
     last, before = op.Constant(value_ints=[-1]), op.Constant(value_ints=[-2])
-    numbers, sequence = op.Unsqueeze(self, last), op.Unsqueeze(sorted_sequence, before)
+    numbers = op.Unsqueeze(self, last)
+    sequence = op.Unsqueeze(sorted_sequence, before) if len(self.shape) else sorted_sequence
     if self.dtype != sorted_sequence.dtype:
         sequence = op.CastLike(sequence, numbers)
     counts = op.LessOrEqual if right or side == "right" else op.Less
@@ -88,6 +91,27 @@ def searchsorted(
 def bucketize(self: Any, boundaries: Any, out_int32: bool = False, right: bool = False) -> Any:
     """aten::bucketize.Tensor: `searchsorted` in one sequence of boundaries, for numbers of any shape."""
     return searchsorted(boundaries, self, out_int32, right)
+
+
+def masked_select(self: Any, mask: Any) -> Any:
+    """aten::masked_select: the elements of `self` where `mask` is true, both broadcast to each other."""
+    from onnxscript import opset18 as op
+
+    wide, chosen = op.Expand(self, op.Shape(mask)), op.Expand(mask, op.Shape(self))
+    return op.Compress(op.Reshape(wide, ints(-1)), op.Reshape(chosen, ints(-1)))
+
+
+def repeat_interleave(repeats: Any, output_size: int | None = None) -> Any:
+    """aten::repeat_interleave.Tensor: 0, 1, … [output_size], each number as often as `repeats` [n] says."""
+    from onnxscript import opset18 as op
+    from onnxscript.function_libs.torch_lib.ops.core import aten_repeat_interleave_Tensor
+
+    if output_size is None:
+        return aten_repeat_interleave_Tensor(repeats)
+    ends = op.CumSum(op.Cast(repeats, to=_INT64), op.Constant(value_int=0))
+    places = op.Range(op.Constant(value_int=0), op.Cast(output_size, to=_INT64), op.Constant(value_int=1))
+    passed = op.LessOrEqual(ends, op.Unsqueeze(places, ints(-1)))
+    return op.ReduceSum(op.Cast(passed, to=_INT64), ints(-1), keepdims=0)
 
 
 def amax(self: Any, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
@@ -155,8 +179,8 @@ def attention(
 ) -> Any:
     """aten::scaled_dot_product_attention of [..., length, width] of any rank; the exporter's has four axes.
 
-    A row of a mask of truth values that allows nothing gives 0, as in PyTorch; the exporter's is NaN. Raises
-    ValueError for dropout, which the exporter ignores.
+    Axes before the last two are broadcast. A row of a mask of truth values that allows nothing gives 0, as in
+    PyTorch; the exporter's is NaN. Raises ValueError for dropout, which the exporter ignores.
     """
     import onnx_ir
     from onnxscript import opset18 as op
@@ -167,9 +191,13 @@ def attention(
             f"scaled_dot_product_attention with dropout_p={dropout_p} draws random numbers; "
             "pass dropout_p=0.0 outside of training"
         )
-    rank = len(query.shape)
+    shapes = [list(x.shape)[:-2] for x in (query, key, value)]
+    rank = 2 + max(len(shape) for shape in shapes)
+    if rank > 4 and not shapes[0] == shapes[1] == shapes[2]:
+        query, key, value = _of_one_batch(rank - 2, query, key, value)
 
     def four(x: Any) -> Any:
+        rank = len(x.shape)
         if rank == 4:
             return x
         if rank < 4:
@@ -198,3 +226,19 @@ def attention(
         return op.Squeeze(made, ints(*range(4 - rank)))
     sizes = op.Concat(op.Shape(query, end=rank - 1), op.Shape(value, start=rank - 1), axis=0)
     return op.Reshape(made, sizes)
+
+
+def _of_one_batch(axes: int, *tensors: Any) -> list[Any]:
+    """`tensors` [..., length, width], whose `axes` axes before the last two are broadcast to each other."""
+    import onnx_ir
+    from onnxscript import opset18 as op
+
+    made = []
+    for x in tensors:
+        wide = x
+        for other in tensors:
+            wide = op.Expand(wide, op.Concat(op.Shape(other, end=-2), op.Shape(x, start=-2), axis=0))
+        wide.shape = onnx_ir.Shape([None] * axes + list(x.shape)[-2:])
+        wide.dtype = x.dtype
+        made.append(wide)
+    return made
