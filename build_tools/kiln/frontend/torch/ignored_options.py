@@ -12,6 +12,8 @@ from typing import Any
 from kiln.frontend.torch.onnx_steps import like
 from kiln.frontend.torch.present import aten as own_operators
 
+_FLOAT64 = 11  # of ONNX's element types
+
 
 def ignored_options() -> Mapping[Any, Callable[..., Any]]:
     """The operators of this module, for torch.onnx.export's `custom_translation_table`."""
@@ -21,6 +23,7 @@ def ignored_options() -> Mapping[Any, Callable[..., Any]]:
         aten.avg_pool3d.default: avg_pool(3),
         aten.cross_entropy_loss.default: cross_entropy,
         aten.elu.default: elu,
+        aten.scalar_tensor.default: scalar_tensor,
         aten.linalg_vector_norm.default: vector_norm,
     }
 
@@ -60,6 +63,20 @@ def avg_pool(axes: int) -> Callable[..., Any]:
         return op.Mul(means, like(math.prod(kernel) / divisor_override, self))
 
     return pooled
+
+
+def scalar_tensor(
+    s: Any, dtype: int = -1, layout: str = "", device: str = "", pin_memory: bool | None = None
+) -> Any:
+    """aten::scalar_tensor: a number in float64, which the exporter rounds to float32 first."""
+    import numpy as np
+    import onnx_ir
+    from onnxscript import opset18 as op
+    from onnxscript.function_libs.torch_lib.ops.core import aten_scalar_tensor
+
+    if dtype == _FLOAT64 and isinstance(s, (int, float)):
+        return op.Constant(value=onnx_ir.tensor(np.array(s, np.float64)))
+    return aten_scalar_tensor(s, dtype, layout, device, bool(pin_memory))
 
 
 def vector_norm(
