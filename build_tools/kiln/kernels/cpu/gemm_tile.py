@@ -68,7 +68,7 @@ class Tile:
 _SHORTEST = {"avx512": 4}
 # Where the multiply-add takes its left operand from any lane of a register (NEON of 64-bit ARM; the fused one
 # of 32-bit ARM does not), one load for 4 steps of k replaces 4. A tile of 7 by 3 vectors has its 21 sums, 7
-# left operands and 3 weights in 32 registers: 103 instructions for 84 multiply-adds. With a load for each
+# left operands and 3 weights in 32 registers: 199 instructions for 168 multiply-adds. With a load for each
 # left operand, 8 by 3 takes 37 for 24.
 _LEFT_STEPS = {("neon", 32): 4}  # by ISA and registers
 # Fewest registers of a core without vectors that hold four sums, and two operands of two rows and columns.
