@@ -119,6 +119,7 @@ def machine_of(
         weight_growth=target.weight_growth,
         choices={} if choices is None else choices,
         half=target.cuda is None and converts_half(tvm_target(target)),
+        fma=target.vector.fma,
     )
 
 

@@ -105,6 +105,7 @@ class Machine:
     # Types of x for which panels of int8 weights have a head, which kernels of other variants read.
     heads: frozenset[str] = frozenset()
     half: bool = False  # whether an instruction converts float16 to float32
+    fma: bool = True  # whether an instruction multiplies and adds float32
     # Byte range, counted from the start of a kernel's weights, that the kernel prefetches for later kernels.
     upcoming: tuple[int, int] | None = None
 

@@ -88,6 +88,12 @@ def test_a_variant_chooses_its_tile_where_the_last_one_has_no_panels(name: str) 
     assert choose_tile(stored, 20, 102) == choose_tile(machine, 20, 102)
 
 
+def test_products_of_their_own_take_registers_where_no_instruction_adds_them() -> None:
+    machine = _machine("armv7")
+    tiles = [choose_tile(dataclasses.replace(machine, fma=fma), 196, 256) for fma in (machine.fma, True)]
+    assert [(tile.rows, tile.vectors) for tile in tiles] == [(3, 2), (6, 2)]
+
+
 def test_weights_grow_no_further_than_allowed() -> None:
     form = _form(56, 64, 64, _machine("armv7"))
     assert form is not None

@@ -104,6 +104,10 @@ def choose_tile(
         best, vectors = 14, 2
     elif machine.registers >= 32:
         best, vectors = (6 if machine.in_order else 8 if left_steps == 1 else 7), 3
+    elif machine.isa == "neon" and not machine.fma:
+        # Products take registers, too: with more rows, sums spill. 32-bit ARM without VFPv4: 0.7 of the
+        # instructions of 6 by 2.
+        best, vectors = 3, 2
     else:
         best, vectors = 6, 2
     across = ceil_div(columns, lanes)
