@@ -6,8 +6,10 @@ vectors. Weights are packed offline as [column panel][k][NR], so that the inner 
     for k: for row in MR: for v in NV: acc[row][v] += broadcast(x[row][k]) * w[panel][k][v]
 
 With MR * NV accumulators in registers and one broadcast per row this is bound by the multiply-add units
-(Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). The last panel and the
-last tile may be narrower; panels are padded with zeros offline, and only real columns are stored.
+(Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). 64-bit ARM needs no
+broadcast: one load fetches x[row][k] of four steps of k, and multiply-adds take each from its lane. The last
+panel and the last tile may be narrower; panels are padded with zeros offline, and only real columns are
+stored.
 """
 
 from __future__ import annotations

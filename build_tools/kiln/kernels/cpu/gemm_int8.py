@@ -13,7 +13,8 @@ Packing      [K,N] → [panel][group][NR][4]. The reduction is cut into runs of 
 Schedule     One of these methods, by the target's instructions:
              vnni  vpdpbusd adds four products u8 x s8 to a lane; 128, 256 or 512 bits. With AMX as well,
                    rows that fill tile registers are multiplied there (amx_tile.py).
-             sdot  the ARM instruction for four products s8 x s8; SVE: in registers of any length.
+             sdot  the ARM instruction for four products s8 x s8; SVE: in registers of any length. NEON: it
+                   takes a group of x from any lane, so one load fetches four groups of a row.
              smmla ARM's I8MM: two rows by two columns by eight values of k (matrix_tile.py); usmmla: x in
                    uint8, which needs no shift. A single row is multiplied by sdot or usdot.
              sign  SSSE3 and AVX2: pmaddubsw(|x|, w with the sign of x), then pmaddwd by ones.
