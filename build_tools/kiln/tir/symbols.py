@@ -123,6 +123,13 @@ def ceil_div(size: Extent, step: int) -> Extent:
     return tirx.floordiv(size + int64(step - 1), int64(step))
 
 
+def floor_div(size: Extent, step: int) -> Extent:
+    """Whole steps in a size that may be dynamic, and is not negative."""
+    if isinstance(size, int):
+        return size // step
+    return size if step == 1 else tirx.floordiv(size, int64(step))
+
+
 def int64(value: Extent) -> Any:
     """`value` as an int64 index; lowering narrows indices that fit into 32 bits later."""
     return tirx.IntImm("int64", value) if isinstance(value, int) else value

@@ -32,7 +32,6 @@ from kiln.tir.builder import (
     bind,
     chunks,
     define,
-    divide,
     load,
     registers,
     serial,
@@ -42,7 +41,7 @@ from kiln.tir.builder import (
 )
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.stored import StoredBuffer
-from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, int64, is_dynamic
+from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, floor_div, int64, is_dynamic
 from kiln.tir.tiled_loops import blocks, remainder, share_of, tasks_of
 from kiln.tir.transpose import sums_of_lanes
 
@@ -264,7 +263,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
 
 def _tile_of(item: Expr, lines: Extent, width: int, tile: Any) -> None:
     """Emit tile(first line, number of lines) for tile number `item` of `lines` lines; the last is lower."""
-    whole = divide(lines, width) if is_dynamic(lines) else lines // width
+    whole = floor_div(lines, width)
     if not is_dynamic(lines) and not lines % width:
         tile(item * int64(width), width)
         return

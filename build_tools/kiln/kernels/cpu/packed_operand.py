@@ -15,7 +15,7 @@ from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.cpu.gemm_tile import Tile
 from kiln.tir.builder import Expr, bind, chunks, divide, load, modulo, serial, store, vector
-from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, int64, is_dynamic
+from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, floor_div, int64, is_dynamic
 from kiln.tir.tiled_loops import blocks
 from kiln.tir.transpose import transpose_block
 
@@ -86,8 +86,8 @@ class Panels:
         square = lanes if not is_dynamic(self.step) and self.step == 1 else 1
         whole_columns, whole_depth = _rounded_down(columns, square), _rounded_down(self.depth, square)
         if square > 1:
-            across = serial(_quotient(whole_columns, square))
-            with across as block, serial(_quotient(whole_depth, square)) as depth_block:
+            across = serial(floor_div(whole_columns, square))
+            with across as block, serial(floor_div(whole_depth, square)) as depth_block:
                 column, k = block * int64(square), depth_block * int64(square)
                 source_offset = start + column * int64(self.column_step) + k
                 target_offset = at + k * int64(width) + column
@@ -115,11 +115,6 @@ class Panels:
         ):
             value = load(source, [start + column * int64(self.column_step) + k * int64(self.step)])
             store(target, [at + k * int64(self.tile.columns) + column], value)
-
-
-def _quotient(size: Extent, step: int) -> Extent:
-    """size / step, for a size that is a multiple of `step`."""
-    return divide(size, step) if is_dynamic(size) else size // step
 
 
 def _rounded_down(size: Extent, step: int) -> Extent:

@@ -8,8 +8,8 @@ from typing import Any
 
 from tvm import tirx
 
-from kiln.tir.builder import Expr, bind, chunks, divide, load, registers, serial, store, vector
-from kiln.tir.symbols import Extent, int64, is_dynamic
+from kiln.tir.builder import Expr, bind, chunks, load, registers, serial, store, vector
+from kiln.tir.symbols import Extent, floor_div, int64, is_dynamic
 from kiln.tir.vector_expr import ramp
 
 
@@ -81,7 +81,7 @@ def tile_sums(
 
     done: Extent = 0
     if left_steps > 1 and not is_dynamic(left.step) and left.step == 1:
-        groups = depth // left_steps if isinstance(depth, int) else divide(depth, left_steps)
+        groups = floor_div(depth, left_steps)
         with serial(groups) as group:
             first = bind(group * int64(left_steps))
             by_step = adjacent_lefts(left.buffer, [base + first for base in left.bases], left_steps)

@@ -10,7 +10,7 @@ from tvm.ir import TensorLoad
 
 from kiln.tir.builder import Expr, chunks, divide, load, modulo, registers, serial, store, vector
 from kiln.tir.fused import Nest
-from kiln.tir.symbols import Extent, SymbolRanges, int64, is_dynamic
+from kiln.tir.symbols import Extent, SymbolRanges, floor_div, int64, is_dynamic
 from kiln.tir.tiled_loops import remainder
 
 # Vectors of partial results: enough to hide the latency of an addition.
@@ -40,7 +40,7 @@ def sweep(
     step = streams * lanes
     greatest_length = ranges.greatest(length)
     if greatest_length >= step:
-        with serial(divide(length, step) if is_dynamic(length) else length // step) as block:
+        with serial(floor_div(length, step)) as block:
             for number in range(streams):
                 visit(block * int64(step) + int64(number * lanes), lanes, number)
     if is_dynamic(length):

@@ -14,9 +14,9 @@ from typing import Any
 from tvm import tirx
 
 from kiln.kernels.cpu.reduce import Partials, combines
-from kiln.tir.builder import Expr, divide, int64, load, modulo, registers, serial, store, vector
+from kiln.tir.builder import Expr, int64, load, modulo, registers, serial, store, vector
 from kiln.tir.fused import Nest
-from kiln.tir.symbols import Extent, SymbolRanges, extent, is_dynamic
+from kiln.tir.symbols import Extent, SymbolRanges, extent, floor_div, is_dynamic
 
 # A sum of fewer numbers is added one by one: its error is that of the numbers themselves.
 _LONG = 4096
@@ -154,7 +154,7 @@ def along_lanes(
 def _in_segments(length: Extent, size: int, visit: Callable[[Expr, Extent], None]) -> None:
     """Call visit(first, length) for each part of `size` elements of an axis of `length`, and for the rest."""
     if is_dynamic(length) or length >= size:
-        with serial(divide(length, size) if is_dynamic(length) else length // size) as number:
+        with serial(floor_div(length, size)) as number:
             visit(number * int64(size), size)
     rest = modulo(length, size) if is_dynamic(length) else length % size
     if is_dynamic(rest) or rest:

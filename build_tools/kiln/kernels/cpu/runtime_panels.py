@@ -16,7 +16,7 @@ from kiln.kernels.cpu.matrix_tile import NAMES as MATRIX
 from kiln.kernels.cpu.matrix_tile import PackedPanel, runtime_sums
 from kiln.kernels.cpu.runtime_product import RuntimeProduct, groups_of_vector, selects_lane
 from kiln.tir.builder import Expr, bind, chunks, divide, load, modulo, registers, serial, store
-from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, int64, is_dynamic
+from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, floor_div, int64, is_dynamic
 from kiln.tir.tiled_loops import blocks
 from kiln.tir.vector_expr import ramp
 
@@ -126,7 +126,7 @@ class PackedOperands:
 
     def _over_groups(self, visit: Callable[[Expr, int], None]) -> None:
         group = self.form.group
-        with serial(divide(self.depth, group) if is_dynamic(self.depth) else self.depth // group) as number:
+        with serial(floor_div(self.depth, group)) as number:
             visit(number, group)
         if not is_dynamic(self.depth):
             if self.depth % group:
@@ -180,9 +180,7 @@ class PackedOperands:
 
         done: Extent = 0
         if selects_lane(form.method, form.lanes):
-            vectors = (
-                divide(self.groups, form.lanes) if is_dynamic(self.groups) else self.groups // form.lanes
-            )
+            vectors = floor_div(self.groups, form.lanes)
             with serial(vectors) as vector:
                 first = bind(vector * int64(form.lanes))
                 offsets = [ramp(base + first * int64(form.group), form.group * form.lanes) for base in bases]
