@@ -23,6 +23,8 @@ CHOSEN = {
     "aarch64": {"cortex-a53": ("base", "dotprod"), "cortex-a72": ("base", "i8mm"),
                 "cortex-a76": ("dotprod", "i8mm"), "neoverse-n1": ("dotprod", "i8mm"),
                 "a64fx": ("base", "dotprod"), "max,sve=off": ("i8mm", None), "max": ("i8mm", None)},
+    "armv7": {"cortex-a8": ("base", "vfpv4"), "cortex-a9": ("base", "vfpv4"), "cortex-a7": ("vfpv4", None),
+              "cortex-a15": ("vfpv4", None), "max": ("vfpv4", None)},
     # By the length of SVE's registers, which longer ones than the kernels' do not change.
     "aarch64_sve": {"cortex-a72": ("base", "sve256"), "cortex-a76": ("dotprod", "sve256"),
                     "max,sve256=off": ("i8mm", "sve256"), "max,sve512=off": ("sve256", "sve512"),

@@ -41,9 +41,9 @@ def with_stored_parameters(kernel: Kernel, buffers: list[Any], fused: Fused) -> 
     moved = {positions[index]: pack for index, pack in kernel.packs.items()} | packs
     labels |= {positions[index]: label for index, label in kernel.labels.items()}
     in_place = tuple(positions[index] for index in kernel.in_place)
-    packing = kernel.packing or Packing(0)
-    tables_read = [repr(fused.tables[buffer]) for buffer in buffers if buffer in fused.tables]
-    packing = replace(packing, arrangement="; ".join([packing.arrangement, *tables_read]))
+    tables = [fused.tables[buffer] for buffer in buffers if buffer in fused.tables]
+    stored = tuple((table.encoding, table.shape) for table in tables)
+    packing = replace(kernel.packing or Packing(0), tables=stored)
     return replace(kernel, packs=moved, labels=labels, in_place=in_place, packing=packing), buffers_found
 
 

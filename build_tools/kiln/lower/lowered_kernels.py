@@ -23,6 +23,7 @@ import tvm_ffi
 from tvm import tirx
 
 from kiln import forks
+from kiln.callbacks import structural_walk
 from kiln.kernels.families import GroupKernel
 from kiln.lower.schema import KernelArgument, KernelRecord
 from kiln.lower.step_kernels import Build, VariantKernel, element_type
@@ -59,24 +60,40 @@ class _Known:
     """Values by function; structurally equal functions have one value.
 
     Variants with the same vector unit share equal kernels: their other features change the loops that use
-    them.
+    them. But a product and a sum of floats become one instruction only where a variant has that.
     """
 
     entries: dict[Any, list[tuple[tirx.PrimFunc, Any]]] = field(default_factory=dict)
 
     def find(self, func: tirx.PrimFunc, structure: int, build: Build | None = None) -> Any:
         """The value of `func`, whose structural hash is `structure`, or None. `build`: of a kernel."""
-        for other, value in self.entries.get(self._key(structure, build), []):
+        for other, value in self.entries.get(self._key(func, structure, build), []):
             if other.same_as(func) or tvm_ffi.structural_equal(other, func):
                 return value
         return None
 
     def add(self, func: tirx.PrimFunc, structure: int, value: Any, build: Build | None = None) -> None:
-        self.entries.setdefault(self._key(structure, build), []).append((func, value))
+        self.entries.setdefault(self._key(func, structure, build), []).append((func, value))
 
     @staticmethod
-    def _key(structure: int, build: Build | None) -> tuple[Any, ...]:
-        return (structure,) if build is None else (structure, build.machine.isa, build.machine.vector_bits)
+    def _key(func: tirx.PrimFunc, structure: int, build: Build | None) -> tuple[Any, ...]:
+        if build is None:
+            return (structure,)
+        machine = build.machine
+        fused = machine.fma or not _multiplies_floats(func)  # instructions that fuse make other code of it
+        return structure, machine.isa, machine.vector_bits, fused
+
+
+def _multiplies_floats(func: tirx.PrimFunc) -> bool:
+    """Whether a kernel multiplies floats of 32 or 64 bits, or of fewer, which are computed in 32."""
+    found = []
+
+    def on_product(node: tirx.Mul) -> None:
+        if "float" in str(node.ty.dtype):
+            found.append(node)
+
+    structural_walk(func.body, [(tirx.Mul, on_product)])
+    return bool(found)
 
 
 class KernelPlan:

@@ -14,6 +14,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.arrays import Array as Array
+from kiln.params.encodings import Encoding
 from kiln.tir.stored import StoredBuffer, Table
 from kiln.tir.symbols import NO_RANGES, Extent, SymbolRanges, extent, is_dynamic
 from kiln.tir.symbols import int64 as int64  # every family writes indices with it
@@ -30,7 +31,8 @@ class Packing:
 
     `columns`: columns of a panel. `form`: Winograd's m, 0 for direct convolution; `staged`: whether its
     phases are separate kernels. `paired`: whether the last panel is packed by pairs (cpu/gemm_tile.py).
-    `arrangement`, `head_lanes`: of int8 weights, see cpu/gemm_int8.py; empty and 0 for others.
+    `arrangement`, `head_lanes`: of int8 weights, see cpu/gemm_int8.py; empty and 0 for others. `tables`: of
+    each other constant that is stored in few bits, its encoding and shape (tir/stored.py).
     """
 
     columns: int
@@ -39,6 +41,7 @@ class Packing:
     paired: bool = False
     arrangement: str = ""
     head_lanes: int = 0
+    tables: tuple[tuple[Encoding, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def test_fused_multiply_add_that_the_processor_lacks(name: str, lacks: str) -> N
         target_check.check(fused)
 
 
-@pytest.mark.parametrize("name", ["x86_64", "x86_64_v2", "aarch64", "aarch64_sve"])
+@pytest.mark.parametrize("name", ["x86_64", "x86_64_v2", "aarch64", "aarch64_sve", "armv7"])
 def test_shipped_variants_are_accepted(name: str) -> None:
     target = load_target(name)
     target_check.check(target)

@@ -77,7 +77,7 @@ def pair_kernel(
     conv, product, tasks = pair_body.conv, pair_body.product, pair_body.tasks
     weights, tile = fused.params[1], product.tile
     buffers_read = parameters(fused, anchor, last)
-    arguments = [argument(param) for param in buffers_read]
+    arguments = [argument(param, fused.tables) for param in buffers_read]
     arguments[0] = flat_argument(fused, fused.params[0])
     panels = ceil_div(conv.columns, tile.columns)
     arguments[1] = Argument(weights.name, [panels * product.panel_bytes], str(weights.dtype))
