@@ -1,4 +1,4 @@
-"""Which kernels variants share: those for floats where vectors are the same, unless one fuses multiply-adds."""
+"""Which kernels variants share: those for floats on equal vectors, unless one fuses multiply-adds."""
 
 from __future__ import annotations
 
