@@ -33,10 +33,19 @@ def cache_dir() -> Path:
     folder that they can write to, as in many containers, have build/.cache of the working folder.
     """
     explicit = os.environ.get("KILN_CACHE")
-    if explicit and explicit != "none" and "://" not in explicit:
+    if explicit and explicit != "none" and url_scheme(explicit) is None:
         return Path(explicit)
     usual = _of_user("XDG_CACHE_HOME", ".cache")
     return usual if usual is not None and _writable(str(usual)) else Path.cwd() / "build" / ".cache"
+
+
+def url_scheme(text: str) -> str | None:
+    """The scheme of a URL in lower case: what is before a colon that precedes every slash; None for a path.
+
+    A malformed URL such as http:host has one too, so that it is not taken for a folder of that name.
+    """
+    start, colon, _ = text.partition("/")[0].partition(":")
+    return start.lower() if colon else None
 
 
 def user_dir() -> Path:

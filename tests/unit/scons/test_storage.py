@@ -154,14 +154,27 @@ def test_users_and_tokens(server: Any, tmp_path: Path, monkeypatch: pytest.Monke
     stored(open_storage(server.url), tmp_path, b"z")
 
 
-def test_what_cannot_be_opened_or_reached(server: Any, tmp_path: Path) -> None:
+def test_what_cannot_be_opened_or_reached(
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     for text, expected in {
         "http://": "http://HOST:PORT/PATH is expected",
         "http://host:port/": "http://HOST:PORT/PATH is expected",
+        "http:x": "http://HOST:PORT/PATH is expected",
+        "https:/host/kiln": "http://HOST:PORT/PATH is expected",
+        "HTTP://host name": "http://HOST:PORT/PATH is expected",
+        "http://[::1": "http://HOST:PORT/PATH is expected",
         "nothing://a/b": "Protocol not known: nothing",
+        "s3:bucket": "'s3:bucket': neither a URL such as .* nor a folder; .* is written ./s3:bucket",
+        "://host": "neither a URL",
+        "C:/kiln": "neither a URL",
     }.items():
         with pytest.raises(KilnError, match=expected):
             open_storage(text)
+    assert not list(tmp_path.iterdir())  # no malformed URL is taken for a folder
+    open_storage("./s3:bucket")
+    assert (tmp_path / "s3:bucket").is_dir()
     server.shutdown()
     server.server_close()
     for act in (

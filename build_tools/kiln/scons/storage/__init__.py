@@ -13,6 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kiln.errors import KilnError
+from kiln.paths import url_scheme
 from kiln.scons.storage.common import DamagedError, Storage, StorageError, digest_of_entry, receive
 from kiln.scons.storage.folder import FolderStorage
 
@@ -32,12 +33,17 @@ def open_storage(text: str) -> Storage:
 
     Raises KilnError for a folder that cannot be created, a wrong URL, and a package that is missing.
     """
-    scheme, separator, _ = text.partition("://")
-    if separator and scheme in ("http", "https"):
+    scheme = url_scheme(text)
+    if scheme in ("http", "https"):
         from kiln.scons.storage.http import HttpStorage
 
         return HttpStorage(text)
-    if separator:
+    if scheme is not None:
+        if scheme == "" or "://" not in text:
+            raise KilnError(
+                f"option 'cache': '{text}': neither a URL such as http://HOST:PORT/PATH or s3://BUCKET/PATH "
+                f"nor a folder; a folder whose name has a colon is written ./{text}"
+            )
         from kiln.scons.storage.remote import RemoteStorage
 
         return RemoteStorage(text)

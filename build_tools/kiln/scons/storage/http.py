@@ -16,6 +16,7 @@ import contextlib
 import functools
 import http.client
 import os
+import re
 import socket
 import threading
 import urllib.parse
@@ -45,18 +46,18 @@ class HttpStorage(Storage):
     """The cache at `url`; a connection for each thread, which stays open between requests."""
 
     def __init__(self, url: str) -> None:
-        url_parts = urllib.parse.urlsplit(url)
         try:
-            port = url_parts.port
-        except ValueError:
-            port = -1
-        if not url_parts.hostname or port == -1 or url_parts.query or url_parts.fragment:
-            raise KilnError(f"option 'cache': '{url}': http://HOST:PORT/PATH is expected")
+            url_parts = urllib.parse.urlsplit(url)
+            host, port = url_parts.hostname, url_parts.port
+        except ValueError:  # of a port that is not a number, or of brackets without an IPv6 address
+            raise _malformed(url) from None
+        if not host or url_parts.query or url_parts.fragment or re.search(r"\s", url):
+            raise _malformed(url)
         self.text = url
         self.shown = urllib.parse.urlunsplit(
             (url_parts.scheme, url_parts.netloc.rpartition("@")[2], url_parts.path, "", "")
         )
-        self._secure, self._host, self._port = url_parts.scheme == "https", url_parts.hostname, port
+        self._secure, self._host, self._port = url_parts.scheme == "https", host, port
         self._path = url_parts.path.rstrip("/")
         self._headers = _authorisation(url_parts)
         self._local = threading.local()
@@ -173,6 +174,10 @@ class HttpStorage(Storage):
         if connection.sock is not None:  # else small messages wait for the other side's acknowledgement
             connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
+
+
+def _malformed(url: str) -> KilnError:
+    return KilnError(f"option 'cache': '{url}': http://HOST:PORT/PATH is expected")
 
 
 def _authorisation(url_parts: urllib.parse.SplitResult) -> dict[str, str]:
