@@ -95,6 +95,60 @@ def test_a_wrong_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert given["scaled"].tolist() == values["scaled"].tolist()
 
 
+@pytest.mark.parametrize(
+    "message", ["", "kernel 'k' needs 9 registers", "net: quantised: strict: 1 of 2 steps"]
+)
+def test_quantised_strict_stays_only_where_it_is_what_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    """A part may have no quantised tensor, which the key refuses; message: of the build, empty: it ends."""
+    network(tmp_path / "net.onnx")
+    source = {"kind": "file", "path": "net.onnx"}
+    (tmp_path / "net.yaml").write_text(json.dumps({"source": source, "quantised": "strict"}))
+    strict: list[str | None] = []
+
+    def build(path: str, target: str) -> None:
+        if path != str(tmp_path / "net.yaml"):
+            strict.append(load_model(path).quantised)
+        if message:
+            raise KilnError(message)
+
+    def compare(name: str, place: Destination, inputs: Path | None) -> Compared:
+        build(name, place.named)
+        if "quantised" in Path(name).read_text(errors="ignore") and len(strict) > 0:
+            raise KilnError("part: quantised: strict: the model has no quantised tensor")
+        figures = difference(np.ones(2), np.zeros(2), ErrorLimits())
+        row = Row(Probe("split", "Split", "left"), "v", figures)
+        return Compared("net", place.named, "host CPU", [row], [])
+
+    values = {name: np.zeros((2, 4), np.float32) for name in ("x", "scaled", "positive")}
+    monkeypatch.setattr(reduce, "build_copy", build)
+    monkeypatch.setattr(reduce, "compare_model", compare)
+    monkeypatch.setattr(reduce, "_reference_values", lambda *given: values)
+    found = reduce.reduce_model(str(tmp_path / "net.yaml"), HOST, None, tmp_path / "reduced.onnx")
+    assert strict and set(strict) == {"strict" if "strict" in message else None}
+    assert found.model.suffix == (".yaml" if "strict" in message else ".onnx")
+
+
+def test_a_part_that_cannot_be_built_is_not_the_wrong_tensor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Split alone is refused for a reason of its own, as a part without weights is by the key `weights`."""
+
+    def compare(name: str, place: Destination, inputs: Path | None) -> Compared:
+        if operators(Path(name)) == ["Split"]:
+            raise KilnError("part: weights: the model has no weights of at least 4 KiB")
+        figures = difference(np.ones(2), np.zeros(2), ErrorLimits())
+        row = Row(Probe("split", "Split", "left"), "v", figures)
+        return Compared("net", place.named, "host CPU", [row], [])
+
+    values = {name: np.zeros((2, 4), np.float32) for name in ("x", "scaled", "positive")}
+    monkeypatch.setattr(reduce, "compare_model", compare)
+    monkeypatch.setattr(reduce, "_reference_values", lambda *given: values)
+    net = network(tmp_path / "net.onnx")
+    assert reduce.reduce_model(str(net), HOST, None, tmp_path / "reduced.onnx").nodes == 2
+
+
 def test_another_error_is_not_the_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts that cannot be built for a reason of their own, such as an input without a size, do not count."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,14 @@ _FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLO
 _OF_DIM = ("min", "max", "multiple")
 
 
-def keys_of_part(model: Model, part: onnx.ModelProto) -> dict[str, Any]:
+def keys_of_part(model: Model, part: onnx.ModelProto, left_out: Collection[str] = ()) -> dict[str, Any]:
     """The keys of `model` for a model of the nodes in `part`: its settings, and ranges of its own sizes.
 
-    Buckets, state and special cases are those of the whole model.
+    Buckets, state and special cases are those of the whole model. `left_out`: settings that the part does
+    not get.
     """
     content = model.model_dump(mode="json", exclude_unset=True)
-    keys = {key: content[key] for key in _KEPT if key in content}
+    keys = {key: content[key] for key in _KEPT if key in content and key not in left_out}
     limits = _limits_of(part, content.get("tolerance", {}))
     if limits:
         keys["tolerance"] = limits

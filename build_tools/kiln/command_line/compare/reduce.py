@@ -54,15 +54,27 @@ class Reduced:
 
 @dataclass(frozen=True)
 class _Trials:
-    """Builds and runs parts of `model` at `destination`, with the `options` of a build."""
+    """Builds and runs parts of `model` at `destination`, with the `options` of a build.
+
+    `left_out`: keys of the model that parts do not get.
+    """
 
     model: Model
     destination: Destination
     options: Mapping[str, str]
+    left_out: Collection[str] = ()
+
+    def for_failure(self, failure: str) -> _Trials:
+        """The trials of parts for a `failure`: the key `quantised` stays only where it is what fails.
+
+        A part may have no quantised tensor, or floats that the whole model computes on integers.
+        """
+        return self if "quantised: strict" in failure else replace(self, left_out=("quantised",))
 
     def configured(self, part: Path) -> str:
         """What to build for a part: its file, or a YAML file with the keys of the model that apply to it."""
-        return str(write_keys(keys_of_part(self.model, onnx.load(str(part), load_external_data=False)), part))
+        graph = onnx.load(str(part), load_external_data=False)
+        return str(write_keys(keys_of_part(self.model, graph, self.left_out), part))
 
     def compare(self, model: str, inputs: Path | None) -> Compared:
         """Compare the model with its reference, tensor by tensor; see `compare_model`."""
@@ -164,8 +176,7 @@ def reduce_model(
             name = str(configuration_of(model, source, model.name, None, Path(folder)))
         parts = Parts(_load(source))
         trial = Path(folder, f"{out.stem}.onnx")
-        trials = _Trials(model, destination, options)
-        reduced = _reduce_to_part(parts, name, trials, inputs, trial)
+        reduced, trials = _reduce_to_part(parts, name, _Trials(model, destination, options), inputs, trial)
         inputs_file = None if reduced.inputs is None else out.with_suffix(".npz")
         if reduced.inputs is not None and inputs_file is not None:
             atomic_write(inputs_file, reduced.inputs.read_bytes())
@@ -183,15 +194,18 @@ def _load(source: Path) -> onnx.ModelProto:
         raise KilnError(f"{source}: not a valid ONNX model: {error}") from error
 
 
-def _reduce_to_part(parts: Parts, name: str, trials: _Trials, inputs: Path | None, out: Path) -> Reduced:
-    """The smallest failing part, with the files `out` and `out` with the suffix .npz."""
+def _reduce_to_part(
+    parts: Parts, name: str, trials: _Trials, inputs: Path | None, out: Path
+) -> tuple[Reduced, _Trials]:
+    """The smallest failing part, with the files `out` and `out` with the suffix .npz; and its trials."""
     try:
         compared = trials.compare(name, inputs)
     except WrongInputsError:
         raise
     except KilnError as error:
         _refuse_other_faults(error)
-        return _reduce_error(parts, trials, str(error), out)
+        trials = trials.for_failure(str(error))
+        return _reduce_error(parts, trials, str(error), out), trials
     culprit = compared.culprit
     if culprit is None:
         raise KilnError(
@@ -199,17 +213,24 @@ def _reduce_to_part(parts: Parts, name: str, trials: _Trials, inputs: Path | Non
         )
     last = next(number for number, node in enumerate(parts.nodes) if culprit.probe.tensor in node.output)
     values = _reference_values(compared.model, compared.target, culprit.vector)
+    trials = trials.for_failure("")
 
     def fails(path: Path, entering: Sequence[str]) -> str:
         if not set(entering) <= values.keys():
             return ""
         inputs_file = path.with_suffix(".npz")
         np.savez(inputs_file, **{tensor: values[tensor] for tensor in entering})  # type: ignore[arg-type]
-        at_fault = trials.compare(trials.configured(path), inputs_file).culprit
+        try:
+            at_fault = trials.compare(trials.configured(path), inputs_file).culprit
+        except (
+            KilnError
+        ) as error:  # the part has a fault of its own, such as no weights for the key `weights`
+            _refuse_other_faults(error)
+            return ""
         return "" if at_fault is None else f"tensor {at_fault.probe.tensor}: {at_fault.difference.detail}"
 
     reduced = _grow(parts, last, fails, out)
-    return Reduced(out, out.with_suffix(".npz"), reduced[0], len(parts.nodes), reduced[1])
+    return Reduced(out, out.with_suffix(".npz"), reduced[0], len(parts.nodes), reduced[1]), trials
 
 
 def _reduce_error(parts: Parts, trials: _Trials, message: str, out: Path) -> Reduced:
