@@ -75,7 +75,7 @@ class Byoc(Section):
         """Raise KilnError for a glob of the model's file that matches none of `subgraphs`.
 
         `subgraphs`: `backend name` of all subgraphs, in any bucket, that the backends `usable` support. With
-        `auto` a glob may begin with another one of `backends`: it is for other targets.
+        `auto`, a glob may also name one of `backends` that is not usable: it is meant for other targets.
         """
         for key, glob in self._globs():
             names_absent = self.auto and glob.split(" ", 1)[0] in set(backends) - set(usable)
@@ -87,7 +87,7 @@ class Byoc(Section):
             )
 
     def _globs(self) -> Iterator[tuple[str, str]]:
-        """The key and text of each glob, but for the one that takes all."""
+        """The key and text of each glob, except the glob that matches everything."""
         for key in ("take", "leave"):
             yield from ((key, glob) for glob in getattr(self, key) if (key, glob) != ("take", "*"))
 
@@ -105,7 +105,7 @@ def _matches_any(globs: list[str], subgraph: str) -> bool:
 
 
 def _named(glob: str, subgraphs: Collection[str]) -> str:
-    """The subgraphs that there are, as a part of an error about a glob that matches none of them."""
+    """The model's subgraphs, as text for the error about a glob that matches none of them."""
     names = list(dict.fromkeys(subgraph.split(" ", 1)[1] for subgraph in sorted(subgraphs)))
     if not names:
         return "; the backends support none of the model's subgraphs"

@@ -20,10 +20,10 @@ from kiln.parent import end_with_parent
 
 @functools.cache
 def _killed_with_parent() -> tuple[str, ...]:
-    """Words before a command that the kernel is to kill when this process ends; none without setpriv.
+    """Words to put before a command so that the kernel kills it when this process ends; none without setpriv.
 
-    For `preexec_fn` Python copies the page tables of this process, which has imported TVM: some 10 ms for
-    each command.
+    With `preexec_fn`, Python would copy the page tables of this process, which has imported TVM: some 10 ms
+    per command.
     """
     program = shutil.which("setpriv") if sys.platform == "linux" else None
     if program is None:

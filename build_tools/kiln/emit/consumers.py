@@ -18,9 +18,9 @@ def write(
 ) -> None:
     """Write cmake/<name>Config.cmake, cmake/<name>ConfigVersion.cmake and pkgconfig/<name>.pc.
 
-    All paths in them are relative, so the bundle can be moved. Of a folder whose name has spaces pkg-config
-    prints only flags such as -L that a shell reads as one word, so libraries are -l:FILE, where the linkers
-    of objects of `file_format` know that.
+    All paths in them are relative, so the bundle can be moved. If the folder's name has spaces, pkg-config
+    quotes them only in flags such as -L. So libraries are written as -l:FILE, if the linkers for
+    `file_format` support that.
     """
     environment = templates.environment(_TEMPLATES)
     environment.filters.update(cmake=cmake_text, line=one_line, pc=pkgconfig_text, pc_file=pkgconfig_file)

@@ -1,8 +1,8 @@
 """Products that LLVM must not turn into a conversion of fixed-point numbers, for cores with Helium.
 
 LLVM selects VCVT with fraction bits for an integer that is converted to float32 and multiplied by a power of
-two. Their number was wrong where the factor has several uses: 2^-8 became 2^-13. A fused multiply-add with a
-zero has the same value, and is not selected so.
+two. If the factor has several uses, LLVM emits a wrong number of fraction bits: 2^-8 became 2^-13. A fused
+multiply-add with zero has the same value, and LLVM does not select VCVT for it.
 """
 
 from __future__ import annotations

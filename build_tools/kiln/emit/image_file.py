@@ -20,7 +20,7 @@ _NUMBERS = struct.Struct("<8sIIIIQQQIIII6I32s32s")
 
 @dataclass(frozen=True)
 class ImageHeader:
-    """The header of an image; places are bytes from the image's beginning.
+    """The header of an image; offsets are in bytes from the image's beginning.
 
     `abi`: KILN_ABI. `machine`: see runtime_c/core/image.c. `bytes_count`: with the header, without the
     signature's record. `crc`: CRC-32 of what follows the header. `tables`, `tables_bytes`: the part that a
@@ -60,7 +60,7 @@ class ImageHeader:
 
 
 def image_bytes(header: ImageHeader, body: bytes) -> bytes:
-    """The file: header, `body`, and a record of zeros, which says that nobody has signed it."""
+    """The file's content: header, `body`, and an empty record (zeros), since the image is not signed yet."""
     if header.bytes_count >= _MOST_BYTES:
         raise KilnError(f"image of {header.name}: {header.bytes_count} bytes, allowed: less than 2 GiB")
     return header.encode() + body + bytes(RECORD_BYTES)

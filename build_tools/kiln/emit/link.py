@@ -130,5 +130,5 @@ def _exported(models: Sequence[str], kernels: Sequence[str], objects: Sequence[P
     }
     prefixes = ("kiln_", *(f"{model}_" for model in models))
     exported = {name for name in defined if name in models or name.startswith(prefixes)}
-    # An import of data without the word is the address of a jump in place of the data's.
+    # Without DATA, an imported variable would be the address of a jump stub instead of the variable.
     return sorted(name if defined[name] else f"{name} DATA" for name in exported - set(kernels))

@@ -3,9 +3,9 @@
 LLVM computes (m_1 x_1 + m_2 x_2 + b) >> n in 64 bits (lower/fixed_point.py) one lane after the other, in
 pairs of core registers. Here the upper and the lower words of the sum are vectors: VMULH is the upper word of
 a product, and the top bit of VHADD, half of the sum of two unsigned words, is the carry. For n > 32 the
-result is the upper words, shifted; for n < 32 it is made of both (VQSHL, VSRI), and saturates where it does
-not fit 32 bits: limits (max and min) follow, of which it is far outside. What is stored is the same.
-(m x + 2^30) >> 31 is one instruction, VQRDMULH.
+result is the upper words, shifted. For n < 32 it is combined from both (VQSHL, VSRI), and saturates if it
+does not fit 32 bits; a saturated value is far outside of the limits (max and min) that follow, so the stored
+value is the same. (m x + 2^30) >> 31 is one instruction, VQRDMULH.
 
 Applies to four lanes that are stored in at most 32 bits; x and m of at most 32 bits, n constant; for n < 32
 with limits. Needs |b| < 2^62, and sums that fit 64 bits.
@@ -45,7 +45,7 @@ def scale_in_words(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def _narrowed(value: Any, low: float = -math.inf, high: float = math.inf) -> tuple[Any, int] | None:
     """`value`, four int64, as int32, and their greatest magnitude; None if no scaling, or too large.
 
-    Where `value` is below `low` or above `high`, it makes no difference by how much: it may saturate.
+    Below `low` and above `high` the exact value does not matter, so it may saturate.
     """
     if str(value.ty.dtype) != _WIDE:
         return None

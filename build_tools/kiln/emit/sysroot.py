@@ -21,8 +21,8 @@ from kiln.toolchain import compiler_command, has_own_sysroot, links_with_zig
 from kiln.toolchain import run as run_tool
 
 _START = "start.c"
-# zig wants Android's own C library to link for older levels, whose programs have no thread-local variables
-# but by functions of that library. Kiln's have none, and objects are compiled for the target's level.
+# To link for older API levels, zig requires Android's own C library, because thread-local variables need its
+# functions there. Kiln's code has no such variables, and objects are compiled for the target's level.
 _LINKS_FOR = ".29"
 _FLAGS = ("-Os", "-fPIC", "-fno-stack-protector", "-fno-sanitize=undefined")
 
@@ -53,7 +53,8 @@ def _level(target: Target) -> list[str]:
 
 
 def linkable(target: Target, library: Path, folder: Path) -> Path:
-    """`library`, or a copy in `folder` that is marked as of the iOS simulator, for which zig can link."""
+    """`library`, or for iOS a copy in `folder` that is marked as built for the simulator, for which zig can
+    link."""
     if not target.system.links_as or not links_with_zig(target):
         return library
     out = folder / library.name

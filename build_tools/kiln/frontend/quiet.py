@@ -62,5 +62,5 @@ def convert_quietly(convert: Callable[[], _Result]) -> _Result:
             return convert()
         except KilnError as error:
             message = str(error)
-        gc.collect(1)  # the half-built function is young, and the old objects of a process are many
+        gc.collect(1)  # the youngest generations have the half-built function; all would take long
     raise KilnError(message)

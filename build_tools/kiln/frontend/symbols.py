@@ -124,7 +124,8 @@ class Symbols(SizeComparisons):
         return self.simplify(function(left, right))
 
     def divided(self) -> list[Any]:
-        """The variables of which no axis of an input is one alone: those for size / m, and counted sizes."""
+        """The variables that are not, by themselves, the size of an axis of an input: those for size / m, and
+        counted sizes."""
         segments = self._parts.items()
         return [self._variables[n] for n, segment in segments if segment.multiple != 1 or n in self._counted]
 
@@ -233,9 +234,8 @@ class Symbols(SizeComparisons):
         return number if self.equal(simple, number) else simple
 
     def differing(self, a: Extent, b: Extent, ones: bool = False) -> dict[str, int] | None:
-        """Sizes of the dimensions for which two extents differ; None: none were found.
-
-        `ones`: also where one of them is 1, which broadcasts.
+        """Sizes of the dimensions for which two extents differ; None if none were found. `ones`: an extent of
+        1 counts as different, although it broadcasts.
         """
         try:
             for tried, left, right in self._trials(a, b):

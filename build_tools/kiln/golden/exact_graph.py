@@ -1,7 +1,7 @@
 """Changes to an ONNX model whose results in ONNX Runtime would be too coarse for a reference.
 
-- MatMulNBits and QMoE: `accuracy_level` 2 to 4 lets ONNX Runtime round the activations to 16 or 8 bits, for
-  speed, where the CPU gains by it: figures would differ from machine to machine. The level becomes 1, floats.
+- MatMulNBits and QMoE: `accuracy_level` 2 to 4 lets ONNX Runtime round the activations to 16 or 8 bits if
+that is faster on this CPU, so results would differ from machine to machine. The level becomes 1: floats.
 - STFT and DFT are computed in float64. In float32, ONNX Runtime 1.31 is wrong by up to 2e-4 in the logarithm
   of a mel spectrogram, where plain sums in float32 are by 6e-7.
 """
@@ -46,7 +46,7 @@ def _bodies(path: Path, model: onnx.ModelProto) -> list[Any]:
 
 
 def _rounding(node: onnx.NodeProto) -> list[onnx.AttributeProto]:
-    """The attribute of a product with packed weights that lets it round its activations."""
+    """The attribute that lets a matmul with packed weights round its activations; none in other nodes."""
     attributes = node.attribute if node.op_type in _PACKED else ()
     return [attribute for attribute in attributes if attribute.name == "accuracy_level" and attribute.i > 1]
 

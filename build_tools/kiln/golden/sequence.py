@@ -23,7 +23,7 @@ class StatefulReference(Reference):
 
     `states`: of the model's interface. A run starts from the state that `keep` stored last, so that it can be
     repeated, and stores the state after it in `left`. If the model's file has variables, every run changes
-    them, and the next run starts from there.
+    them, and the next run starts from the changed values.
     """
 
     def __init__(self, reference: Reference, states: Sequence[StateRecord]) -> None:

@@ -199,9 +199,9 @@ def _is_move(call: Any) -> bool:
 
 
 def _on_levels(call: Any, data: Any, conversion: Any, exact: bool) -> Any:
-    """The move `call` of integers `data`, which `conversion` has made of its operand or makes floats of.
-
-    None for a padding whose value is no level, if `exact`; otherwise the padding has the level nearest to it.
+    """The move `call` applied to the integers `data`; `conversion`: the quantize or dequantize between them
+    and floats. None for a padding whose value is not exactly a level, if `exact`; else the nearest level is
+    used.
     """
     if operator(call) != "relax.nn.pad" or str(call.attrs.pad_mode) != "constant":
         return relax.Call(call.op, [data, *call.args[1:]], call.attrs, call.ty_args)

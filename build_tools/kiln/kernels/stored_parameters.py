@@ -1,4 +1,5 @@
-"""Kernels that read a constant in fewer bits have a parameter for each of the tensors that hold it.
+"""Kernels that read a constant stored in few bits have a parameter for each tensor that stores it: levels,
+scales.
 
 Families read these constants like others: `load` of tir/builder.py widens elements (tir/stored.py).
 """

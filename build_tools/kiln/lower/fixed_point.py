@@ -240,7 +240,8 @@ def _sum(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: str)
 
 
 def _covers(linear_sum: LinearSum, expr: Any) -> bool:
-    """Whether the sum has the shape of `expr`: the limits and constants of some sums are left out."""
+    """Whether the sum has the shape of `expr`: each of its terms, or, with static shapes, its terms and
+    constants broadcast."""
     shapes: list[Any] = [shape_of(term.data) for term in linear_sum.terms]
     if all(shape == shape_of(expr) for shape in shapes):
         return True

@@ -138,7 +138,7 @@ def _product(rewriter: CallRewriter, call: Any, reach: Reach) -> Any:
     for this, other, letters in ((left, right, axes[1]), (right, left, axes[0])):
         if this[2] == 0:
             continue
-        # Rows: of the values less their zero point, columns: of the values as they are.
+        # The sums of rows are of values minus their zero point, those of columns of the plain values.
         less = left[2] if other is left else 0
         sums = _sums(rewriter, other[0], less, letters, summed[0], result)
         product = emit(op.subtract(product, emit(op.multiply(sums, const(this[2], "int32")))))
@@ -146,7 +146,7 @@ def _product(rewriter: CallRewriter, call: Any, reach: Reach) -> Any:
 
 
 def _fits(left: tuple[Any, float, int], right: tuple[Any, float, int], terms: int) -> bool:
-    """Whether the sums of so many products fit into int32, and all that is subtracted from them."""
+    """Whether the sums of `terms` products, and the numbers that are subtracted from them, fit into int32."""
     most = [_MOST[str(operand[0].ty.dtype)] for operand in (left, right)]
     points = [abs(operand[2]) for operand in (left, right)]
     return terms * (most[0] + points[0]) * (most[1] + points[1]) < _LIMIT
@@ -158,7 +158,7 @@ def _sizes(shape: list[Any]) -> Any:
 
 
 def _signed(rewriter: CallRewriter, data: Any, scale: float, zero: int) -> tuple[Any, float, int]:
-    """The operand as int8, which the instructions for dot products want of columns."""
+    """The operand as int8, the type that instructions for dot products require of columns."""
     if str(data.ty.dtype) == "int8":
         return data, scale, zero
     op, emit = relax.op, rewriter.emit

@@ -2,8 +2,9 @@
 
 Lowering takes most of the time of the `lower` stage, and no kernel needs another one. But the steps need the
 symbol of each kernel, which is a digest of its lowered code, and its scratch memory. So the graph is walked
-twice: `KernelPlan` notes the kernels of the first walk, forks lower them, and `LoweredKernels` of the second
-walk finds them ready. What the first walk misses is lowered when it is needed, with the same result.
+twice: in the first walk, `KernelPlan` records the kernels, which forks then lower; in the second walk,
+`LoweredKernels` uses the results. A kernel that the first walk missed is lowered in the second one, with the
+same result.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class _Known:
     """Values by function; structurally equal functions have one value.
 
     Variants with the same vector unit share equal kernels: their other features change the loops that use
-    them. But a product and a sum of floats become one instruction only where a variant has that.
+    them. But a multiplication and an addition of floats become one instruction only if the variant has fused
+    multiply-add.
     """
 
     entries: dict[Any, list[tuple[tirx.PrimFunc, Any]]] = field(default_factory=dict)
@@ -80,7 +82,7 @@ class _Known:
         if build is None:
             return (structure,)
         machine = build.machine
-        fused = machine.fma or not _multiplies_floats(func)  # instructions that fuse make other code of it
+        fused = machine.fma or not _multiplies_floats(func)  # fused multiply-add changes the code
         return structure, machine.isa, machine.vector_bits, fused
 
 

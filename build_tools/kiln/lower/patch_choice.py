@@ -2,9 +2,9 @@
 
 Peaks are estimated on the graph, before fusion: a tensor takes memory if an operator other than an
 elementwise one reads it; a tensor that only a padding reads is stored inside the padded one, and elements
-that a reduction alone reads are computed where it reads them, from tensors that are stored. Of the choices
-whose peak keeps the limit, that with the fewest multiply-adds is taken; if none does, that with the lowest
-peak.
+that a reduction alone reads are computed where it reads them, from tensors that are stored. Among the choices
+whose peak is within the limit, the one with the fewest multiply-adds is used; if there is none, the one with
+the lowest peak.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _HEIGHTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)  # rows of a band
 _ALIGN = 64
 _STATIC = 512  # bytes of RAM outside the arena: the session, and variables of the runtime
 _REDUCTIONS = {f"relax.{name}" for name in ("sum", "mean", "max", "min", "prod")}
-_CUTS = 32  # cuts that are tried, the first ones: later feature maps are smaller
+_CUTS = 32  # number of cuts that are tried, from the input on: later feature maps are smaller
 
 
 # A size in a shape → its greatest value.
@@ -176,7 +176,7 @@ class _StoredTensors:
         return result
 
     def _copied(self, region: ImageRegion) -> list[Any]:
-        """The inputs of a region whose rows each band copies: a convolution or a pool reads them."""
+        """The inputs of a region that a convolution or a pool reads: each band copies its rows of them."""
         copied = [
             item
             for _, call in region.calls

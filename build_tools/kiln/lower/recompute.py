@@ -57,7 +57,7 @@ class _Recompute:
         self.main = mod["main"]
         self.bindings = [binding for block in self.main.body.blocks for binding in block.bindings]
         stored = list(self.main.params)[int(self.main.attrs["num_input"]) :]
-        # Variable → the parameter that it is, perhaps in another shape.
+        # Variable → the parameter whose elements it has, perhaps in another shape.
         self.origin: dict[Any, str] = {variable: variable.name for variable in stored}
         self.shorter: dict[str, Any] = {}  # parameter → the variable that takes its place
 
@@ -285,7 +285,8 @@ def _without(op: OpInfo, formulas: Formulas, gone: Sequence[int]) -> OpInfo:
 
 
 def element(made: Affine, indices: Sequence[Any]) -> Any:
-    """Expression of the element at `indices`: a constant, or arithmetic in int32 (float for fractions)."""
+    """The element at `indices` by its formula: a constant, or arithmetic in int32 (in float for
+    fractions)."""
     if made.is_uniform:
         return tirx.const(made.start, made.dtype)
     is_integer = all(isinstance(number, int) for number in (made.start, *made.steps))

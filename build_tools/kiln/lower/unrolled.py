@@ -1,7 +1,7 @@
 """Unrolled recurrent layers, for GPUs: operators for each step, whose matmuls run on many threads.
 
-All steps share the same few kernels. Layers with a dynamic length, with more than LONGEST steps or with other
-activations than the usual ones stay as they are: one thread computes a sequence.
+All steps share the same few kernels. Layers with a dynamic length, with more than LONGEST steps or with
+unusual activations are not unrolled: one thread computes each sequence.
 """
 
 from __future__ import annotations

@@ -60,7 +60,8 @@ class OwnNode:
         """The results as Relax expressions, one for each of `outputs`.
 
         inputs: Relax expressions, None for an omitted one. quants: of the inputs. declared: the outputs as
-        the file declares them. Raises KilnError, naming the user's file, for what does not fit.
+        the file declares them. Raises KilnError, naming the user's file, if inputs, attributes or results do
+        not have the declared form.
         """
         loaded = self._loaded
         check_inputs(loaded, inputs)
@@ -80,7 +81,7 @@ class OwnNode:
         return self._c(inputs, tensors, results, attributes_of_node)
 
     def _seen(self, expr: Any, quant: OwnQuant | None) -> OwnTensor:
-        """An input as the user's functions see it."""
+        """The input as the OwnTensor that is passed to the user's functions."""
         value = expr.value.numpy() if isinstance(expr, ir.GenericConst) else None
         return OwnTensor(
             tuple(self._simplify(size) for size in expr.ty.shape), str(expr.ty.dtype), value, quant
@@ -90,7 +91,8 @@ class OwnNode:
         self, tensors: Sequence[OwnTensor | None], attributes: Mapping[str, Any], outputs: int,
         declared: Sequence[OwnTensor] | None,
     ) -> list[OwnTensor]:  # fmt: skip
-        """The outputs by the shape rule. Raises KilnError unless they are as many, and good, types."""
+        """The outputs by the shape rule. Raises KilnError unless the rule returns one valid type for each
+        output."""
         loaded = self._loaded
         made = loaded.call("result, its shape rule,", self._operator.result, *tensors, **attributes)
         results = list(made) if isinstance(made, (list, tuple)) else [made]

@@ -70,7 +70,7 @@ class PlacedRegion(Record):
 
 
 class Parameters(Record):
-    """The parameters of all buckets; `storage`: where a program has them.
+    """The parameters of all buckets; `storage`: embedded, section or file.
 
     `image`: C symbol of the parameters that several models of one library share; None: the model's own.
     `parts`: where they are split over regions, the parts in their order, each a multiple of `align` bytes.

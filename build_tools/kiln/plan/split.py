@@ -1,8 +1,8 @@
 """Parameters in several regions of memory: the most read parameters go into the cheapest regions.
 
 The parameters are one sequence of bytes whose parts follow one another; each part is an image of its own, in
-the linker section of its region. First values of the state and tensors that inputs are compared with are read
-by the runtime: they are in the first part.
+the linker section of its region. The runtime reads the first values of the state, and the tensors that inputs
+are compared with; these are in the first part.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def split_parameters(
 
 
 def _section_of(parameters: ParameterImage, region: Region) -> str:
-    """The linker section of the part in `region`, which names none."""
+    """The linker section of the part in a `region` that does not name a section."""
     if parameters.storage == "section":
         return f"{parameters.section}_{region.name}"
     return f".rodata.{parameters.model}_params_{region.name}"
@@ -124,7 +124,8 @@ def _moved(step: PlannedStep, moved: Mapping[int, int]) -> PlannedStep:
 
 
 def _reads(buckets: Sequence[PlannedBucket]) -> dict[int, int]:
-    """Bytes that all steps read of the parameter at each offset; of a multiply-add each time."""
+    """By offset of a parameter, the bytes that all steps read of it: in each step its size, or the step's
+    multiply-adds if more."""
     reads: dict[int, int] = {}
     for bucket in buckets:
         for step in bucket.steps:

@@ -2,8 +2,8 @@
 
 Passes rewrite the graph and keep no names of nodes. A step that computes, for instance, a convolution with
 4096 results belongs to a convolution with as many results in the file: where the plan and the file have
-equally many of these, they are paired in order. Where the numbers differ, as after a rewrite that splits or
-removes nodes, the step is left without a node: a report shows no name of another kind or size.
+equally many of these, they are paired in order. If the numbers differ, as after a rewrite that splits or
+removes nodes, the step gets no node, so that a report never shows a wrong one.
 """
 
 from __future__ import annotations
@@ -191,9 +191,8 @@ def origins(plan: Plan, steps: Sequence[PlannedStep], nodes: Sequence[SourceNode
 def _pairs(
     of_plan: Sequence[tuple[str, int | None, int]], of_file: Sequence[tuple[str, int | None, SourceNode]]
 ) -> Iterator[tuple[int, SourceNode]]:
-    """Steps and nodes of equal kind and size in order, where there are equally many of both.
-
-    The size counts only for kinds all of whose sizes are known: in a file, dynamic ones are not.
+    """Pairs of steps and nodes of equal kind and size, in order, if there are equally many of both. Sizes are
+    compared only for kinds of which the file states all sizes, as it does not state dynamic ones.
     """
     not_known = {kind for kind, size, _ in (*of_plan, *of_file) if size is None}
     steps: dict[_Key, list[int]] = defaultdict(list)
@@ -239,7 +238,8 @@ def short(name: str) -> str:
 def _data_read(step: PlannedStep, kernels: Mapping[str, KernelRecord]) -> int:
     """Number of tensors, other than parameters, that a step reads.
 
-    A padded tensor and its inside are two: they have one place, and different shapes.
+    A padded tensor and the unpadded part inside it count as two, as their shapes differ, although they share
+    memory.
     """
     declared = kernels[step.kernel].args
     return len(
@@ -283,7 +283,8 @@ def _places(step: PlannedStep, kernel: KernelRecord, const: bool) -> set[tuple[s
 
 
 def _continues(steps: Sequence[PlannedStep], index: int, kernels: Mapping[str, KernelRecord]) -> bool:
-    """Whether a step is the next kernel of the group of the step before: the last one has the result."""
+    """Whether a step computes the next kernel of the previous step's group; only the last kernel writes the
+    result."""
     earlier, step = kernels[steps[index - 1].kernel], kernels[steps[index].kernel]
     written = _places(steps[index - 1], earlier, const=False)
     read = _places(steps[index], step, const=True) | _places(steps[index], step, const=False)

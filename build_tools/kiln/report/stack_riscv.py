@@ -8,7 +8,8 @@ _RA, _SP, _T0, _FP = 1, 2, 5, 8
 
 
 def read(code: Any, address: int, size: int) -> tuple[int, set[int], bool, set[int]]:
-    """Bytes of the frame, addresses called, whether a pointer is called, numbers put together in registers.
+    """Bytes of the frame, addresses called, whether a pointer is called, and constants that are built in
+    registers.
 
     Raises ValueError where the stack pointer moves by a number that is not known.
     """
@@ -52,7 +53,7 @@ class _RiscvReader:
         self._moved(_signed(self.values[register], 32))
 
     def _goes(self, target: int, links: bool) -> None:
-        """Note a jump; one that does not link and stays inside of the function is the function's own."""
+        """Record a jump as a call, unless it stays inside the function and does not link."""
         target &= 0xFFFFFFFF
         if links or not self.start <= target < self.end:
             self.calls.add(target)

@@ -53,8 +53,8 @@ def load(
 
     `threads` compute a run together: 0 means one for each processor. `gpu` is the number of the GPU for a
     bundle that runs on one. `variant` names the variant to run, instead of the best one for this processor.
-    With `contents` runs are also counted by what is in their inputs, for `write_traffic`.
-    Raises KilnError if the folder holds no bundle that this machine can run.
+    With `contents`, the network also counts the runs whose inputs are all zeros or all ones, for
+    `write_traffic`. Raises KilnError if the folder holds no bundle that this machine can run.
     """
     folder = path_of(bundle, "load: bundle", "build/host/resnet")
     return Network(BundleLibrary(folder), threads, gpu, variant, contents)

@@ -1,4 +1,5 @@
-"""The folder of a build for temporary files of its stages: none stays when a stage or the build is killed."""
+"""The folder for temporary files of a build's stages: it is removed even if a stage or the build is
+killed."""
 
 from __future__ import annotations
 

@@ -21,10 +21,10 @@ from kiln.stages.model import TraceStage
 def resolve(model: Model, archives: dict[str, str], shapes: dict[str, Shapes]) -> Model:
     """The model, with the shapes and dimensions of its archive where its configuration has none.
 
-    A Python function is called in every build, and replaced by the archive that it makes; `archives` gets
-    the function's name, by model. `shapes` gets, by a model that is a part of its program, the shapes of
-    the program's inputs. Models of other formats are returned unchanged, and so are archives in a package:
-    their YAML has to give the dimensions.
+    A Python function is called in every build, and replaced by the archive that it makes; `archives` gets the
+    function's name, by model. `shapes` gets, by a model that is a part of its program, the shapes of the
+    program's inputs. Models of other formats are returned unchanged, and so are archives in a package, whose
+    YAML must declare the dimensions.
     """
     if isinstance(model.source, PythonSource):
         archives[model.name] = model.source.function

@@ -202,7 +202,9 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
     except KilnError as error:  # a list of files cannot be written, or the stage exceeds its time limit
         raise StageFailed(f"kiln: error: {error}", target) from None
     except OSError as error:
-        named = error.filename or f"{target[0]}: cannot write"  # what was open, as the journal, has no name
+        named = (
+            error.filename or f"{target[0]}: cannot write"
+        )  # files opened by descriptor, such as the journal, have no name
         raise StageFailed(f"kiln: error: {title}: {named}: {error.strerror or error}", target) from None
     finally:
         if run is not None:

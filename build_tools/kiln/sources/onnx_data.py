@@ -65,7 +65,7 @@ def write_whole(path: Path, out: Path) -> bool:
 
 
 def _cut_off(model: onnx.ModelProto, folder: Path) -> str:
-    """The first weight of a model that reaches beyond the end of its file, in words; empty if none does."""
+    """A description of the first weight that extends beyond the end of its file; empty if there is none."""
     for tensor in _tensors(model.graph):
         about = {item.key: item.value for item in tensor.external_data}
         numbers = [str(about.get(key, 0)) for key in ("offset", "length")]

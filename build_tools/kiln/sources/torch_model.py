@@ -18,10 +18,10 @@ Shapes = dict[str, list[SizeExpr]]  # by input of the whole program, a size or a
 def with_sizes(model: Model, archive: Path, called: Path) -> tuple[Model, Shapes]:
     """The model with the dimensions of its archive, and the shapes of the archive's inputs.
 
-    Dimensions that the configuration lacks are added to `dims`, and shapes to `inputs`, but not where the
-    model is a part of the program (key `cut`): the part may lack an input, so that the shapes are written
-    into the graph that is cut, and `inputs` loses them. `called`: how errors call the archive. Raises
-    KilnError for a file that is no archive, and for sizes that the export does not allow.
+    Adds to `dims` and `inputs` the dimensions and shapes that the configuration does not state. With the key
+    `cut`, the part may lack an input: then `inputs` gets no shapes, which are written into the graph that is
+    cut instead. `called`: how errors call the archive. Raises KilnError for a file that is no archive, and
+    for sizes that the export does not allow.
     """
     try:
         content = read_archive(archive)

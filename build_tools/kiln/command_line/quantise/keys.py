@@ -18,10 +18,11 @@ _LEFT_OUT = ("name", "aliases", "source", "format", "cut", "tolerance", "weights
 
 
 def write_keys(model: Model, out: Path) -> Path | None:
-    """Write the YAML file of the quantised model `out`, next to it; None where it needs none.
+    """Write a YAML file next to the quantised model `out`; returns its path, or None if there are no keys to
+    write.
 
     `model` is the float model, whose ranges of sizes, state, special cases and settings hold for the
-    quantised one: inputs and outputs are the same. A file of that name stays as it is: it may have been
+    quantised one: inputs and outputs are the same. An existing file is not overwritten, as it may have been
     edited. Paths of data files are relative to the new file.
     """
     content = model.model_dump(mode="json", exclude_unset=True)

@@ -74,7 +74,7 @@ def files_obstacle(facts: DeviceFacts, files: Mapping[str, Path]) -> str | None:
 
 
 def needed_glibc(path: Path) -> str | None:
-    """The newest version of glibc that an ELF file needs symbols of, such as `2.35`; None without any.
+    """The newest version of glibc whose symbols an ELF file needs, such as `2.35`; None if it needs none.
 
     Read from the section .gnu.version_r. Raises KilnError for a damaged ELF file.
     """

@@ -36,7 +36,7 @@ from kiln.toolchain import oldest_cpu_command
 _FILES = Path(__file__).resolve().parent / "aar_files"
 _ABIS = {"aarch64": "arm64-v8a", "x86_64": "x86_64"}
 _RELEASE = "8"  # of the Java platform whose classes every Android build takes
-# Words of Java that no part of a package's name can be.
+# Keywords of Java, which cannot be part of a package's name.
 _RESERVED = frozenset({
     "abstract", "assert", "boolean", "break", "byte", "case", "catch", "char", "class", "const", "continue",
     "default", "do", "double", "else", "enum", "extends", "false", "final", "finally", "float", "for", "goto",

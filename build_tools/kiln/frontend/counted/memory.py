@@ -10,7 +10,7 @@ from tvm.script.ir_builder import tirx as script
 
 from kiln.frontend.symbols import Extent, int64
 
-# By kind of a reduction, how it joins two numbers.
+# By the kind of a reduction, the function that combines two numbers.
 COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "sum": lambda a, b: a + b,
     "prod": lambda a, b: a * b,
@@ -59,11 +59,11 @@ def merge_sort(
     order: IndexRow, spare: IndexRow, count: Any, greatest: int, follows: Callable[[Any, Any], Any],
     slots: Slots, first: int,
 ) -> None:  # fmt: skip
-    """Sort the first `count` entries of `order`, at most `greatest`, by a merge from the bottom up.
+    """Sort the first `count` entries of `order`, at most `greatest`, with a bottom-up merge sort.
 
-    `follows(a, b)`: emits code and returns whether entry a has to come after entry b; entries of which
-    neither follows keep their order. `spare`: memory of the size of `order`. Slots `first` and the next are
-    changed.
+    `follows(a, b)`: emits code and returns whether entry a has to come after entry b; if neither of two
+    entries follows the other, they keep their order. `spare`: memory of the size of `order`. Slots `first`
+    and the next are changed.
     """
     last = count - int64(1)
     width = 1
@@ -75,7 +75,7 @@ def merge_sort(
                 end = tirx.min(start + int64(2 * width), count)
                 slots[first], slots[first + 1] = start, middle
                 with serial(end - start) as number:
-                    # The loads of both sides come before it is known that both have an entry left.
+                    # Both entries are loaded before it is known whether both sides have one left.
                     left, right = (order[tirx.min(slots[side], last)] for side in (first, first + 1))
                     swapped = follows(left, right)
                     has_left, has_right = slots[first] < middle, slots[first + 1] < end

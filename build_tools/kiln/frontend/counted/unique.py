@@ -1,4 +1,5 @@
-"""The distinct rows of a tensor: where each occurs first, how often, and which one each row is."""
+"""The distinct rows of a tensor: the first occurrence and the number of each, and for each row its distinct
+row."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ _LESS, _MORE, _GROUPS, _SORT = 0, 1, 2, 3  # slots
 class Distinct:
     """The distinct rows of a tensor of n rows, in order: `first` and `counts` are int64 of shape (count,).
 
-    first: the row that is the first of its kind. counts: how many are equal to it. kinds: int64, shape (n,):
-    for each row, which of the distinct rows equals it.
+    first: index of the first row of each group of equal rows. counts: the number of rows in the group. kinds:
+    int64, shape (n,): for each row, which of the distinct rows equals it.
     """
 
     first: Any

@@ -122,7 +122,7 @@ def reshape(node: Node) -> Any:
         product = reduce(
             lambda a, b: a * b, (tirx.Select(n == int64(-1), int64(1), n) for n in sizes), int64(1)
         )
-        # 32-bit processors divide no longer integers.
+        # 32-bit processors cannot divide longer integers.
         inferred = tirx.Cast(
             "int64",
             tirx.truncdiv(

@@ -24,8 +24,9 @@ def _dtype(tensor: Any) -> str:
 def cast(node: Node) -> Any:
     """Cast; a float becomes an integer of 8 or 16 bits through the low bits of an int32, as in ONNX Runtime.
 
-    TVM gives numbers out of range their remainder, and infinities and NaN 0, which takes several times as
-    long; here the result for a number that no int32 holds is that of the processor's conversion.
+    TVM's conversion takes several times as long: it computes the remainder for numbers out of range, and 0
+    for infinities and NaN. Here, a number that does not fit int32 becomes whatever the processor's conversion
+    returns.
     """
     return converted(node, helper.tensor_dtype_to_np_dtype(int(node.attributes["to"])).name)
 
@@ -61,7 +62,7 @@ def is_inf(node: Node) -> Any:
 def mod(node: Node) -> Any:
     """Mod: the sign of the divisor, or of the dividend with `fmod`; exact where x / y is below 2**29.
 
-    Floats are divided in a wider type: else a quotient just below a whole number would round up to it.
+    Floats are divided in a wider type, since a quotient just below an integer would otherwise round up to it.
     """
     x, y, dtype = node.tensor(0), node.tensor(1), _dtype(node.tensor(0))
     as_dividend = bool(node.attributes.get("fmod", 0))
@@ -126,13 +127,13 @@ def celu(node: Node) -> Any:
 
 
 def sign(node: Node) -> Any:
-    """Sign of integers without a sign: TVM 0.27 compares them with -1."""
+    """Sign of unsigned integers, which TVM 0.27 compares with -1."""
     x, dtype = node.tensor(0), _dtype(node.tensor(0))
     return op.minimum(x, relax.const(1, dtype)) if dtype.startswith("uint") else None
 
 
 def equal(node: Node) -> Any:
-    """Equal of truth values: TVM 0.27 compares them as numbers of one bit, which LLVM then refuses."""
+    """Equal of booleans, which TVM 0.27 compares as one-bit integers, a type that LLVM then rejects."""
     if _dtype(node.tensor(0)) != "bool":
         return None
     return op.logical_not(op.logical_xor(node.tensor(0), node.tensor(1)))

@@ -1,6 +1,6 @@
 """Operators of files that ONNX Runtime has optimised and saved (domain com.microsoft).
 
-They are ONNX's own with an activation, another layout or another name.
+They are operators of ONNX with an activation, another layout or another name.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ _TYPE_ATTRIBUTES = frozenset(("to", "dtype", "output_dtype", "softmax_precision"
 def compute_in_float32(model: onnx.ModelProto) -> dict[str, str]:
     """Replace float16 and bfloat16 by float32 in the whole graph, except in its inputs and outputs, in place.
 
-    The functions of the model must have been inlined. Returns the names of the float32 tensors that replace
-    inputs and outputs of 16 bits, by the names of these.
+    The functions of the model must have been inlined. Returns, by name of each 16-bit input and output, the
+    name of the float32 tensor that replaces it.
     """
     if not half_types(model):
         return {}
@@ -80,7 +80,8 @@ def _narrowed(source: str, target: str, kind: int) -> onnx.NodeProto:
 
 
 def half_types(model: onnx.ModelProto) -> list[str]:
-    """Those of fp16 and bf16 that occur as types of weights, constants, inputs, outputs or casts, sorted."""
+    """The 16-bit float types (fp16, bf16) of weights, constants, inputs, outputs or casts in a model,
+    sorted."""
     kinds = {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
     for graph in (model.graph, *_nested_graphs(model.graph)):
         kinds |= {tensor.data_type for tensor in graph.initializer}

@@ -1,4 +1,5 @@
-"""ConvInteger: the convolution of 8-bit tensors in int32, as kiln.frontend.onnx.integer_ops does products."""
+"""ConvInteger: convolution of 8-bit tensors with int32 sums; kiln.frontend.onnx.integer_ops has the
+matmuls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Preparation of data by tables: LabelEncoder, OneHotEncoder, Imputer and FeatureVectorizer of ai.onnx.ml."""
+"""Operators of ai.onnx.ml that encode data by tables: LabelEncoder, OneHotEncoder, Imputer,
+FeatureVectorizer."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def _table(body: Body, name: str) -> Array:
 
 
 def _default(body: Body, dtype: Any) -> Any:
-    """The value of a key that a LabelEncoder lacks: a tensor, else the attribute for values of the type.
+    """The result of a LabelEncoder for unknown keys: its tensor `default_tensor`, else the attribute for the
+    type.
 
     Raises ValueError for a tensor of other than one number.
     """

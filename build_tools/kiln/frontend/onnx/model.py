@@ -93,7 +93,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
 def read(path: Path, ports: bool = True) -> onnx.ModelProto:
     """Parse and check an ONNX file. Raises KilnError when it is empty, truncated, text or not valid.
 
-    ports: whether the types of inputs and outputs are checked; False where only a part of the graph is used.
+    ports: whether to check the types of inputs and outputs; False if only a part of the graph is used.
     """
     content = read_model(path)
     refuse_other(path, content, "an ONNX model")

@@ -1,4 +1,4 @@
-"""MaxPool with its second result, the positions of the greatest elements, which TVM 0.27 lacks."""
+"""MaxPool with a second result, the positions of the greatest elements, which TVM 0.27 does not compute."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ class _PoolWindow:
 def _positions(node: Node, best: Any, window: _PoolWindow, columns: bool) -> Any:
     """The flat positions in the input of the elements `best`, in int64; of equal elements, of the first.
 
-    `columns`: whether the first spatial axis is the one whose positions are adjacent, in place of the last.
+    `columns`: positions count in column-major order (the first spatial axis is adjacent), else in row-major
+    order.
     """
     rank, count = len(window.kernel), int(np.prod(window.kernel))
     shape, channels = extents(best), node.shape(0)[1]
@@ -89,7 +90,7 @@ def _positions(node: Node, best: Any, window: _PoolWindow, columns: bool) -> Any
                 read.append(window.inside(axis, source))
                 fits += [source >= int64(0), source < int64_of(window.sizes[axis])]
                 number = number * window.kernel[axis] + tirx.Cast("int32", tap)
-            # A NaN equals nothing, so it has the position of the last place.
+            # A NaN equals no element, so its position is that of the last tap.
             matching = tirx.Select(tirx.all(*fits, x(*indices[:2], *read) == y(*indices)), number, count - 1)
             return te.min(matching, axis=taps)
 

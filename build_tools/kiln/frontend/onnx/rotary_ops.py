@@ -19,7 +19,8 @@ def _slice(x: Any, axis: int, begin: int, end: int, step: int = 1) -> Any:
 def rotate(body: Body, name: str, cos: str, sin: str, interleaved: bool) -> str:
     """The tensor `name` (batch, sequence, heads, size) rotated by the angles of its positions.
 
-    cos, sin: (batch or 1, sequence, rotated size / 2). The last axis beyond the rotated size stays.
+    cos, sin: (batch or 1, sequence, rotated size / 2). Elements of the last axis beyond the rotated size are
+    not changed.
     """
     x, size = body.tensor(name), body.size(name, 3, "the size of a head")
     half = body.size(cos, 2, "the last size of the cosines")
@@ -51,7 +52,7 @@ def at_positions(body: Body, table: str, positions: str) -> str:
 
 
 def _with_heads(body: Body, name: str, heads: int) -> tuple[str, bool]:
-    """The tensor `name` as (batch, sequence, heads, size), and whether it had its heads first."""
+    """The tensor `name` as (batch, sequence, heads, size), and whether its heads came before the sequence."""
     if body.rank(name) == 4:
         return body.transpose(name, [0, 2, 1, 3]), True
     batch, length, width = body.shape(name)
@@ -111,7 +112,8 @@ def microsoft_rotary_embedding(body: Body) -> list[str]:
 
 
 def _streams(body: Body, half: int) -> list[int]:
-    """For each of the `half` columns of the angles of MRotaryEmbedding, the number of its positions: 0, 1, 2.
+    """For each of the `half` columns of MRotaryEmbedding's angles, which positions it uses: 0, 1 or 2 (time,
+    height, width).
 
     Raises ValueError for sections that do not make `half` columns.
     """

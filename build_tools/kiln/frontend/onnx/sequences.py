@@ -1,7 +1,7 @@
 """Sequences and optional values inside a graph: lists of tensors, known before the model runs.
 
-A sequence is a list of names of tensors, and no value of the run. A node is refused where the number of
-elements, or the position of an element, is known only when the model runs.
+A sequence is a list of names of tensors at build time; it does not exist in a run. A node is refused where
+the number of elements, or the position of an element, is known only when the model runs.
 """
 
 from __future__ import annotations

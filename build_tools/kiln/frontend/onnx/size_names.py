@@ -14,8 +14,8 @@ from kiln.frontend.onnx.declared_shapes import declared_shape
 def name_sizes(model: onnx.ModelProto, shapes: Mapping[str, Sequence[SizeExpr]]) -> None:
     """Give the sizes of all tensors the names, numbers or expressions of `shapes`, in place.
 
-    `shapes`: by input, for each axis its size; inputs that the graph lacks do not matter. A symbol that the
-    file uses for an axis of an input is replaced in the shapes of every tensor.
+    `shapes`: by input, for each axis its size; inputs that the graph does not have are ignored. A symbol that
+    the file uses for an axis of an input is replaced in the shapes of every tensor.
     """
     graph = model.graph
     symbols: dict[str, SizeExpr] = {}

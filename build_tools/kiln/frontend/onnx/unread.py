@@ -1,7 +1,7 @@
 """Removes nodes whose results nothing reads, and the results of If, Loop and Scan that nothing reads.
 
-The number of rows that a Loop gives may be in the data: then memory for them needs a bound, and a run with
-more rows fails. Neither may happen for rows that nothing reads.
+The number of rows that a Loop returns may depend on the data: then their memory needs a bound, and a run with
+more rows fails. Rows that nothing reads must cause neither.
 """
 
 from __future__ import annotations

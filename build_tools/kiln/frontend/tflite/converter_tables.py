@@ -1,4 +1,4 @@
-"""Kiln's own converters of TFLite operators: one that returns None leaves the operator to the next."""
+"""Kiln's own converters of TFLite operators. If a converter returns None, the next one is tried."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONVERTERS = {
     **window_ops.CONVERTERS,
     **recurrent_ops.CONVERTERS,
 }
-# In the integers of LiteRT's kernels: tried before those above.
+# Converters that compute with integers exactly as LiteRT's kernels do; they are tried before those above.
 INTEGER_CONVERTERS = {
     **int16_elementwise.CONVERTERS,
     **int16_functions.CONVERTERS,

@@ -1,4 +1,4 @@
-"""DIV and L2_NORMALIZATION of quantised tensors in the integers of LiteRT's kernels, the same bit for bit.
+"""DIV and L2_NORMALIZATION of quantised tensors with integers, bit for bit as LiteRT's kernels compute them.
 
 A quotient that LiteRT would shift by over 31 bits is 0. A reciprocal comes from three steps of Newton's
 method on a divisor that is moved to 1/2 to 1, with 31 bits after the point; one over a square root comes from
@@ -55,7 +55,7 @@ def sign_bits(x: Any) -> Any:
 
 
 def _chosen(value: Expr, bits: int) -> Expr:
-    """`bits` where a number of 31 bits has so many zeros in front, else 0."""
+    """`bits` if a 31-bit number has at least that many leading zeros, else 0."""
     return tirx.Cast("int32", value < i32(1 << (31 - bits))) * i32(bits)
 
 
@@ -68,7 +68,8 @@ def _shifted(x: Expr, bits: Expr) -> Expr:
 
 
 def inverse_of_half(half: Any) -> Any:
-    """1 / (2 half) with 31 bits after the point, at most 2^31 - 1, of halves from 1/2 to 1 with as many."""
+    """1 / (2 half) with 31 fractional bits, at most 2^31 - 1; `half` is from 1/2 to 1, with 31 fractional
+    bits."""
     x = each(lambda h: i32(NEWTON) + high_product(h, i32(NEWTON_SLOPE)), half, name="newton")
     for _ in range(3):
         rest = each(lambda h, v: i32(_ONE) - high_product(h, v), half, x, name="rest")
@@ -77,7 +78,7 @@ def inverse_of_half(half: Any) -> Any:
 
 
 def doubled(x: Expr) -> Expr:
-    """2 x of an int32 that is not negative, at most 2^31 - 1: no value is under a condition."""
+    """2 x of a nonnegative int32, saturated at 2^31 - 1, without a branch."""
     return (tirx.min(x, i32((1 << 30) - 1)) << i32(1)) | tirx.Cast("int32", x >= i32(1 << 30))
 
 
@@ -140,7 +141,8 @@ def _is_one(size: Any) -> bool:
 
 
 def _at(tensor: Any, at: tuple[Expr, ...]) -> Expr:
-    """The element of a tensor, of which axes may be missing or of size 1, at a place of the result."""
+    """The element of a tensor that broadcasts (with missing axes, or axes of size 1) for an index of the
+    result."""
     own = at[len(at) - len(tensor.shape) :]
     first = tirx.IntImm("int64", 0)
     return tensor(*(first if _is_one(size) else index for size, index in zip(tensor.shape, own, strict=True)))

@@ -17,7 +17,8 @@ NONE = (-1,)  # a list that the options do not have
 
 
 def transposed_padding(size: int, length: int, stride: int, same: bool) -> int:
-    """Rows or columns that a transposed convolution of `size` with padding SAME leaves out, in all."""
+    """Rows or columns that a transposed convolution of `size` with padding SAME crops, at both ends
+    together."""
     return max(0, length - (size - 1) % stride - 1) if same else 0
 
 
@@ -74,7 +75,8 @@ def max_pooling_with_argmax(x: Array, *, options: bytes) -> tuple[Array, Array]:
 
 
 def max_unpooling(x: Array, indices: Array, *, options: bytes) -> Array:
-    """MaxUnpooling2D: each element at its place in its window, zeros elsewhere; of two, the later one."""
+    """MaxUnpooling2D: each element at its position in its window, zeros elsewhere; the last of two at one
+    position."""
     _, across, down, columns, rows = np.frombuffer(options[:20], "<i4").tolist()
     batch, height, width, channels = x.shape
     result = np.zeros((batch, height * rows, width * columns, channels), np.float32)

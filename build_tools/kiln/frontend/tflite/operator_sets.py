@@ -17,7 +17,8 @@ _MOVE_NAMES = """
     TOPK_V2
 """
 MOVES = frozenset(_MOVE_NAMES.split())
-# Operators with converters that take quantised tensors, and those that may have quantised weights alone.
+# Operators whose converters accept quantised tensors, and operators of which only the weights may be
+# quantised.
 _QUANTISED_NAMES = """
     ARG_MAX ARG_MIN BATCH_MATMUL CAST DENSIFY DYNAMIC_UPDATE_SLICE ELU EMBEDDING_LOOKUP FLOOR_DIV FLOOR_MOD
     GELU L2_NORMALIZATION MATRIX_SET_DIAG ONE_HOT PRELU RELU_0_TO_1 SELECT SELECT_V2
@@ -38,9 +39,8 @@ _SCALED = {
 
 
 def refused_input(name: str, tensor: Any) -> str:
-    """Why the operator `name` does not take an input, as a predicate; empty if it does.
-
-    `tensor`: as TVM's importer describes it. The two parts of complex numbers are not computed with apart.
+    """The reason, as a predicate, why the operator `name` cannot read an input; empty if it can. `tensor`: as
+    TVM's importer describes it. No operator computes with the two parts of complex numbers separately.
     """
     kind = tensor.tensor.Type()
     if kind == tflite.TensorType.COMPLEX64 and name not in COMPLEX:

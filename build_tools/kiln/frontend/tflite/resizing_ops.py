@@ -15,7 +15,7 @@ _BITS = 10  # of the fraction of a position in LiteRT's integer kernel
 
 
 def resize(table: str, method: str) -> Callable[[TfliteOperands], Any]:
-    """RESIZE_… of int16, and to one row or column with aligned corners, which is the first one."""
+    """RESIZE_… of int16, and with aligned corners to one row or column, which is a copy of the first."""
 
     def convert(node: TfliteOperands) -> Any:
         sizes, options = node.result_shape()[1:3], node.options(table)
@@ -41,7 +41,7 @@ def resize(table: str, method: str) -> Callable[[TfliteOperands], Any]:
 def _in_integers(node: TfliteOperands, options: Any) -> Any:
     """RESIZE_BILINEAR of int16 as LiteRT computes it: positions with 10 fractional bits, one rounding.
 
-    In 65,536 levels the rounding of positions is seen: it changes results by a hundred levels.
+    With 65,536 levels the rounding of positions matters: it changes results by up to a hundred levels.
     """
     node.check_same_quantisation(0, 0)
     mixed = node.bind(op.astype(node.raw(0), "int64"))

@@ -1,4 +1,4 @@
-"""Shifts of the bits of integers, which ONNX has for unsigned types alone, and conditions on all elements.
+"""Bit shifts of integers, which ONNX has for unsigned types only, and `all` and `any` over all elements.
 
 Each function is traced by PyTorch's exporter. The exporter's own shifts of uint8 give int8, and its shifts by
 as many bits as the type has are left undefined; PyTorch defines both.
@@ -39,13 +39,14 @@ def left_shift(self: Any, other: Any) -> Any:
 
 
 def right_shift(self: Any, other: Any) -> Any:
-    """aten::bitwise_right_shift.Tensor of two tensors of one type; copies of the sign come in."""
+    """aten::bitwise_right_shift.Tensor of two tensors of one type, which shifts in copies of the sign bit."""
     from onnxscript import opset18 as op
 
     kind = int(self.dtype)
     if _UNSIGNED[kind] == kind:
         return _shifted(self, other, "RIGHT")
-    # Of a negative number the inverted bits are shifted, from whose left zeros come in, and inverted again.
+    # The bits of a negative number are inverted, shifted with zeros coming in from the left, and inverted
+    # again.
     sign = op.Sub(_zero(self), op.CastLike(op.Less(self, _zero(self)), self))
     turned = op.BitwiseXor(self, sign)
     turned.dtype = self.dtype
@@ -53,14 +54,14 @@ def right_shift(self: Any, other: Any) -> Any:
 
 
 def is_all_true(self: Any) -> Any:
-    """aten::_is_all_true: whether no element of a tensor of truth values is false; a tensor of no axes."""
+    """aten::_is_all_true: whether all elements of a boolean tensor are true, as a tensor without axes."""
     from onnxscript import opset18 as op
 
     return op.Cast(op.ReduceMin(op.Cast(self, to=_INT32), keepdims=0), to=_BOOL)
 
 
 def is_any_true(self: Any) -> Any:
-    """aten::_is_any_true: whether an element of a tensor of truth values is true; a tensor of no axes."""
+    """aten::_is_any_true: whether any element of a boolean tensor is true, as a tensor without axes."""
     from onnxscript import opset18 as op
 
     return op.Cast(op.ReduceMax(op.Cast(self, to=_INT32), keepdims=0), to=_BOOL)

@@ -17,7 +17,7 @@ from kiln.frontend.torch.library import graphs_of
 
 Rules = Mapping[Any, Callable[..., Any]]  # by operator of PyTorch
 
-_ROUNDS = 6  # operators that PyTorch writes by others, by others, and so on
+_ROUNDS = 6  # rounds of replacement: PyTorch writes composite operators by others, which may be composite too
 _KEPT = ("stft", "istft", "view_as_real", "view_as_complex", "complex", "polar")
 
 
@@ -64,7 +64,8 @@ def _table(
 
 
 def _kept(target: Any) -> bool:
-    """Whether the exporter has an operator: those of torch.fft pad complex numbers, which it has not."""
+    """Whether the exporter has an operator. Those of torch.fft do not count, as they pad complex numbers,
+    which it cannot."""
     name = target._schema.name.removeprefix("aten::")
     return name.startswith("_fft_") or name.removeprefix("_") in _KEPT
 
@@ -76,7 +77,7 @@ def _own(torch: Any, target: Any) -> Callable[..., Any]:
 
 
 def _rule(torch: Any, target: Any, rule: Callable[..., Any], composite: bool) -> Callable[..., Any]:
-    """`rule` for complex operands or results, PyTorch's own way for others."""
+    """A rule that applies `rule` to complex operands or results, and PyTorch's own definition to others."""
     own = _own(torch, target) if composite else lambda *_, **__: NotImplemented
 
     def applied(*arguments: Any, **keywords: Any) -> Any:

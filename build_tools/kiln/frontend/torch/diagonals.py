@@ -1,4 +1,4 @@
-"""Programs that write to the diagonal of a matrix in place, as programs that choose by a mask.
+"""Replaces in-place writes to the diagonal of a matrix by torch.where with a mask.
 
 PyTorch's exporter fails at `x.diagonal().add_(1)`, `diagonal_scatter` and `fill_diagonal_`: it writes them by
 views of the result.

@@ -84,7 +84,8 @@ _MISSING_OPERATOR = re.compile(r"failed to resolve torch\.ops\.(\w+)\.(\w+)")
 
 
 def _add_operator(library: str, name: str) -> bool:
-    """Make an operator known that PyTorch itself has not; False if there is none that Kiln could."""
+    """Register an operator that PyTorch itself does not have; returns False if Kiln does not know it
+    either."""
     if (library, name) == ("transformers", "grouped_mm_fallback"):
         return define_fallback()
     if library == LIBRARY:
@@ -99,7 +100,8 @@ def _add_operator(library: str, name: str) -> bool:
 
 
 def _told_by_loading(path: Path) -> Exception | None:
-    """Why an archive cannot be loaded, which torch.export.load only logs; None if that stays unknown."""
+    """The reason why an archive cannot be loaded, which torch.export.load only logs; None if no reason was
+    logged."""
     try:
         from torch.export.pt2_archive._package import load_pt2
 

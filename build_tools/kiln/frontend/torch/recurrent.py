@@ -53,7 +53,8 @@ def any_length() -> Iterator[None]:
 
 
 def _shaped(torch: Any, computed: Any) -> Any:
-    """A kernel that only makes the results where a trace asks for their shapes, and computes else."""
+    """A kernel that, inside a trace, only allocates results of the right shapes, and otherwise computes
+    them."""
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
     def kernel(x: Any, hx: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,11 +1,11 @@
-"""Operators of PyTorch that its ONNX exporter converts wrongly, or to loops that need not be.
+"""Operators of PyTorch that its ONNX exporter converts wrongly, or to unnecessary loops.
 
 torch.nn.EmbeddingBag: the exporter writes a Loop over the bags, whose rows are cut out by sizes of the run.
 Here each row is added (or compared, for the mode `max`) into the result of its bag by ScatterElements, for
-any number of bags and of rows. scatter_reduce with the mode `mean`: the exporter writes the last value that
-falls on a place, in place of their mean. Floor divisions of dynamic sizes: the exporter writes ONNX's
-division, which rounds a negative quotient up. Squeeze of an axis that has other sizes than 1, which changes
-nothing in PyTorch, and is an error in ONNX.
+any number of bags and of rows. scatter_reduce with the mode `mean`: the exporter writes the last value for
+each position instead of the mean. Floor divisions of dynamic sizes: the exporter writes ONNX's division,
+which rounds a negative quotient up. Squeeze of an axis that has other sizes than 1, which changes nothing in
+PyTorch, and is an error in ONNX.
 """
 
 from __future__ import annotations

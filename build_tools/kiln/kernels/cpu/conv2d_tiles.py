@@ -79,7 +79,8 @@ class TileLoops:
         )  # fmt: skip
 
     def _line(self, line: Expr, first_column: Expr, columns: int, group: Expr | None = None) -> None:
-        """Emit the tiles of the output line number `line` of all images; see `_tile_at` for the rest."""
+        """Emit the tiles of output line `line`, counted over all images; the other arguments are those of
+        `_tile_at`."""
         conv, rows = self.conv, self.schedule.tile.rows
         line = bind(line)
         first_index = line * int64(self.schedule.line_tiles)

@@ -108,7 +108,7 @@ def pays(_op: OpInfo, fused: Fused, anchor: Nest, machine: Machine) -> bool:
 
 @dataclass(frozen=True)
 class _FewRows:
-    """The few rows: each has its values of k side by side; row r begins at buffer[start + r * row_step]."""
+    """The few rows, each contiguous along k; row r begins at buffer[start + r * row_step]."""
 
     buffer: Any
     start: Expr
@@ -262,7 +262,8 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
 
 
 def _tile_of(item: Expr, lines: Extent, width: int, tile: Any) -> None:
-    """Emit tile(first line, number of lines) for tile number `item` of `lines` lines; the last is lower."""
+    """Call `tile` with the first line and the number of lines of tile `item`; the last tile may have fewer
+    lines."""
     whole = floor_div(lines, width)
     if not is_dynamic(lines) and not lines % width:
         tile(item * int64(width), width)

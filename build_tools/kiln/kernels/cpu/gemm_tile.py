@@ -23,10 +23,9 @@ class Tile:
 
     The tile is `adjacent` panels wide, or a panel is divided into `parts` tiles; one of the two is 1. The
     packing of weights depends on the panel alone: kernels for one row and for many rows share weights, and so
-    do processors with vectors of different widths. `halves`: see `widening_tile`. `shortest`:
-    fewest lanes of a vector that is not needed as a whole (`lanes_of`); 0: all vectors are whole.
-    `left_steps`: consecutive steps of k whose left operands are fetched by one load for each row, where they
-    are adjacent in memory.
+    do processors with vectors of different widths. `halves`: see `widening_tile`. `shortest`: fewest lanes of
+    a vector that is not needed as a whole (`lanes_of`); 0: all vectors are whole. `left_steps`: steps of k
+    whose left operands one load per row fetches, if they are adjacent in memory.
     """
 
     rows: int
@@ -46,8 +45,8 @@ class Tile:
     def lanes_of(self, columns: int) -> int:
         """Lanes of a vector of which `columns` columns are left: a shorter vector where half would be empty.
 
-        Multiply-adds of 512 bits take two turns on processors that have units of 256 bits, and none is slower
-        with fewer lanes: on Zen 4 24 columns take 0.7 of the time of 32.
+        A 512-bit multiply-add is issued twice on processors with 256-bit units, and a shorter one is never
+        slower: on Zen 4, 24 columns take 0.7 of the time of 32.
         """
         lanes = self.lanes
         while self.shortest and lanes > self.shortest and columns <= lanes // 2:
@@ -76,7 +75,8 @@ _SUMS_OF_FOUR = 12
 # Rows of a tile of three vectors, for 3 (or 9, …) vectors of columns: panels of two leave a narrow last one.
 # Measured on Zen 5: 5 % faster on AVX-512, 8 to 12 % on AVX2.
 _ROWS_OF_THREE_VECTORS = {"avx2": 4, "avx512": 8}
-# Up to so many tiles along the rows, a low last tile still counts: tiles get equal heights.
+# Up to this number of tiles along the rows, a last tile of few rows costs noticeable time: tiles get equal
+# heights.
 _FEW_TILES = 16
 # Ways of each set of the L1 cache that weights and results need in addition to the rows of x.
 _OTHER_WAYS = 2
@@ -195,7 +195,7 @@ _PAIRS = ("avx512",)
 
 
 def pairs_pay(machine: Machine, rows: int, columns: int, depth: int) -> bool:
-    """Whether the last vector of columns, half empty, should process two steps of k at a time.
+    """Whether the last vector of columns, if it is half empty, should process two steps of k at a time.
 
     Its lanes alternate between an even k and the following odd k, and are added up at the end: half the
     multiply-adds. Only for rows of x at equal distances: otherwise the row addresses do not fit the

@@ -112,7 +112,7 @@ class MatrixTile:
             at = x_offset + k * int64(2 * GROUP)
             row_values = [eight_bytes(self.x, [self.bases[row] + at for row in pair]) for pair in self.pairs]
             self._step(row_values, first + k * int64(2), 2)
-        # What is left: a group, the last group, which begins earlier, or both.
+        # The remainder: one group, the last group (which begins earlier, so that it is whole), or both.
         rest = [(number, min(number * GROUP, run - GROUP)) for number in range(whole_groups // 2 * 2, groups)]
         if rest:
             row_values = [

@@ -48,10 +48,8 @@ def dot_of_four(sums: Expr, left: Expr, right: Expr, lanes: int) -> Expr:
 
 
 def selects_lane(method: str, lanes: int) -> bool:
-    """Whether the instruction takes a group of x from any lane of a register: SDOT of NEON does.
-
-    One load for each row then replaces four that broadcast, each of which takes a turn of the units that
-    multiply.
+    """Whether the instruction can multiply by a group of x from any lane of a register, as SDOT of NEON does.
+    One load per row then replaces four broadcasts, each of which occupies a multiplication unit.
     """
     return method == "sdot" and lanes == MATRIX_LANES
 

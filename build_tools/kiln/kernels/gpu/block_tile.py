@@ -1,4 +1,5 @@
-"""The tile that a thread block computes on tensor cores, and into how many parts its sums are divided."""
+"""The tile that a thread block computes on tensor cores, and the number of parts that k is divided into
+(split-k)."""
 
 from __future__ import annotations
 

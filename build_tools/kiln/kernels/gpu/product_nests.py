@@ -1,4 +1,5 @@
-"""Loop nests of fused functions that are products: their operands, and what only products read."""
+"""Loop nests of fused functions that are matmuls or convolutions: their operands, and tensors that only they
+read."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def _inserted(indices: Sequence[Any], axis: int, value: Any) -> list[Any]:
 
 
 def _each(sizes: Sequence[Any], before: list[Any], visit: Callable[[list[Any]], None]) -> None:
-    """Write visit(indices) inside a loop for each axis."""
+    """Emit nested loops over all axes of `sizes` after `before`, with visit(indices) as the body."""
     if len(before) == len(sizes):
         visit(before)
         return

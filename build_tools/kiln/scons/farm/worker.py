@@ -48,8 +48,8 @@ def _server() -> StageServer:
 def run(task: Mapping[str, Any]) -> dict[str, Any]:
     """Run the stage of a task.
 
-    Returns `status`, `stdout`, `stderr` and `files` (the outputs, where the status is 0), `late` where the
-    stage exceeded its time, or `error`: why the stage could not run on this worker.
+    Returns `status`, `stdout`, `stderr` and `files` (the outputs, if the status is 0); or `late`, if the
+    stage exceeded its time; or `error`, the reason why the stage could not run on this worker.
     """
     from distributed import get_worker
 

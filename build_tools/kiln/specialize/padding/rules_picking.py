@@ -43,7 +43,7 @@ def strided_slice(context: Context, call: Any) -> Padded:
     axis_indices, begins, ends = (list(call.args[index].fields) for index in (1, 2, 3))
     steps = list(call.args[4].fields) if len(call.args) > 4 else [tirx.IntImm("int64", 1)] * len(axis_indices)
     axes = list(state.axes)
-    shorter: set[int] = set()  # keys of padded parts that begin earlier than the operand's padded part
+    shorter: set[int] = set()  # keys of padded parts that begin before the padded part of the operand
     for axis_index, *bounds in zip(axis_indices, begins, ends, steps, strict=True):
         axis = int(axis_index) % len(axes)
         begin, end, step = (context.sizes.simplify(bound) for bound in bounds)
