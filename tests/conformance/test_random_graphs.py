@@ -6,6 +6,8 @@ import pytest
 
 from .drawn_operators.case import cases_of, compare_case, load_case, save_case
 from .drawn_operators.quantised_chains import NAME, compare_levels, quantised_chain
+from .drawn_operators.quantised_products import NAME as PRODUCTS
+from .drawn_operators.quantised_products import compare_products, quantised_product
 from .onnx_nodes.results import HOST
 from .random_graphs.agreement import agree
 from .random_graphs.cases import made
@@ -21,6 +23,9 @@ CRASHED = 119  # with a dynamic axis, whose padding differs from size to size
 SAMPLE = range(1000, 1014)
 # Graphs in QDQ with convolutions, pools, sums, products and attention, all with a dynamic axis.
 QUANTISED = (9, 15, 25, 29, 43)
+# Layers between levels of 8 and 16 bits: transposed convolutions, one of uint8 weights of which none is above
+# 127, products of two tensors, volumes, and dynamic axes.
+QUANTISED_LAYERS = (6, 16, 22, 23, 39, 53, 281)
 
 
 @pytest.mark.parametrize("third", [0, *(pytest.param(n, marks=pytest.mark.heavy) for n in (1, 2))])
@@ -47,6 +52,19 @@ def test_many_quantised_graphs(target: str) -> None:
 
 def test_a_sample_of_quantised_graphs() -> None:
     agree(cases_of(NAME, quantised_chain, QUANTISED), (load_case, compare_levels), [HOST])
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("target", [HOST, f"{HOST}:v4_vnni", "x86_64_v2", "aarch64", "armv7", "riscv64"])
+def test_many_quantised_products(target: str) -> None:
+    """Layers between levels of 8 and 16 bits, with and without a sign."""
+    cases = cases_of(PRODUCTS, quantised_product, range(200))
+    agree(cases, (load_case, compare_products), [target], 2)
+
+
+def test_a_sample_of_quantised_products() -> None:
+    cases = cases_of(PRODUCTS, quantised_product, QUANTISED_LAYERS)
+    agree(cases, (load_case, compare_products), [HOST])
 
 
 def test_a_seed_determines_a_graph() -> None:

@@ -5,18 +5,20 @@ matmul are dequantised and the weights are constant, the op is computed on the i
 
     conv(s_x (x - z_x), s_w (w - z_w)) = s_x s_w (conv(x, w - z_w) - z_x sum(w - z_w))
 
-with a 32-bit accumulator; padding is filled with z_x, so that the second term is one constant per output
-channel. Weights of uint8 are stored as w - 128 in int8; the rest of their zero point, one or one for each
-output channel, is multiplied with the sum of each window or row of x. The epilogue (bias, activation,
-quantize) stays in float and is fused after the accumulator. Exact up to the rounding of that arithmetic,
-about 1e-7 of the accumulator (Jacob et al., "Quantization and Training of Neural Networks for Efficient
-Integer-Arithmetic-Only Inference", 2018, section 2.2).
-Needs: parameters bound as constants. Other patterns stay in float arithmetic, and sums that may not fit.
+with an accumulator of 32 bits, or of 64 where that may not suffice, as for x of 16 bits. Padding is filled
+with z_x, so that the second term is one constant per output channel. Weights of uint8 are stored as w - 128
+in int8; the rest of their zero point, one or one for each output channel, is multiplied with the sum of each
+window or row of x. The epilogue (bias, activation, quantize) stays in float and is fused after the
+accumulator. Exact up to the rounding of that arithmetic, about 1e-7 of the accumulator (Jacob et al.,
+"Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", 2018, section
+2.2).
+Needs: parameters bound as constants. Other patterns stay in float arithmetic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,23 +47,30 @@ from kiln.graph.quantised_operands import (
     along,
     constant_weights,
     dequantised,
-    fits,
     less,
     rescale,
     scaled_levels,
+    type_of_sums,
 )
 
 
-def _operands(
-    rewriter: CallRewriter, call: Any, output_axis: int
-) -> tuple[QuantisedOperand, QuantisedWeights] | None:
-    """The quantised image and the constant weights of a convolution that integers compute; else None."""
+@dataclass(frozen=True)
+class _Operands:
+    """The quantised image and the constant weights of a convolution; `sums`: the type of its sums."""
+
+    image: QuantisedOperand
+    weights: QuantisedWeights
+    sums: str
+
+
+def _operands(rewriter: CallRewriter, call: Any, output_axis: int) -> _Operands | None:
+    """The operands of a convolution that integers compute; None for others."""
     image = dequantised(rewriter, call.args[0])
     weights = constant_weights(rewriter, call.args[1], output_axis)
     if image is None or weights is None or image.scale.size != 1:
         return None
     summed = [axis for axis in range(weights.value.ndim) if axis != output_axis]
-    return (image, weights) if fits(image, weights, summed) else None
+    return _Operands(image, weights, type_of_sums(image, weights, summed))
 
 
 def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
@@ -72,7 +81,7 @@ def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
     operands = _operands(rewriter, call, kernel_layout.index("O"))
     if operands is None:
         return None
-    data, padding = _padded(rewriter, operands[0], integers(attrs.padding), data_layout)
+    data, padding = _padded(rewriter, operands.image, integers(attrs.padding), data_layout)
 
     def sums(values: Array) -> Any:
         sums_call = relax.op.nn.conv2d(
@@ -84,7 +93,7 @@ def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
             groups=int(attrs.groups),
             data_layout=data_layout,
             kernel_layout=kernel_layout,
-            out_dtype="int32",
+            out_dtype=operands.sums,
         )
         return rewriter.emit(sums_call)
 
@@ -108,13 +117,13 @@ def _padded(
 
 
 def _less_zero_points(
-    rewriter: CallRewriter, sums: Callable[[Array], Any], operands: tuple[QuantisedOperand, QuantisedWeights],
+    rewriter: CallRewriter, sums: Callable[[Array], Any], operands: _Operands,
     data_layout: str, kernel_layout: str, groups: int,
 ) -> Any:  # fmt: skip
     """The convolution of dequantised operands. `sums`: emits the sums of products of levels with a kernel."""
-    image, weights = operands
+    image, weights = operands.image, operands.weights
     kernel, rest, outputs = weights.value, weights.rest, kernel_layout.index("O")
-    if rest.any() and int(kernel.shape[kernel_layout.index("I")]) == 1:
+    if rest.any() and kernel.dtype == np.int8 and int(kernel.shape[kernel_layout.index("I")]) == 1:
         # Depthwise: there are no sums of products of 8 bits.
         kernel = (kernel.astype("int32") - along(rest, outputs, kernel.ndim)).astype("int16")
         rest = np.zeros(1, "int32")
@@ -149,11 +158,13 @@ def _conv3d(rewriter: CallRewriter, call: Any) -> Any:
     operands = _operands(rewriter, call, kernel_layout.index("O"))
     if operands is None:
         return None
-    image, moves = operands[0], _VOLUMES[layout]
+    image, moves = operands.image, _VOLUMES[layout]
     data, padding = _padded(rewriter, image, integers(attrs.padding), layout)
     if moves is not None:
         data = rewriter.emit(relax.op.permute_dims(data, moves[0]))
-    window = Window(integers(attrs.strides), padding, integers(attrs.dilation), int(attrs.groups), "int32")
+    window = Window(
+        integers(attrs.strides), padding, integers(attrs.dilation), int(attrs.groups), operands.sums
+    )
 
     def sums(values: Array) -> Any:
         kernel = np.transpose(values, [kernel_layout.index(axis) for axis in "DHWIO"])
@@ -204,13 +215,11 @@ def _matmul(rewriter: CallRewriter, call: Any) -> Any:
     weights = constant_weights(rewriter, call.args[1], 1)
     if left is None or weights is None:
         return batch_product(rewriter, call)
-    if not fits(left, weights, [0]):
-        return None
-    kernel, rest = weights.value, weights.rest
-    total = rewriter.emit(relax.op.matmul(left.data, const(kernel, "int8"), out_dtype="int32"))
+    kernel, rest, kind = weights.value, weights.rest, type_of_sums(left, weights, [0])
+    total = rewriter.emit(relax.op.matmul(left.data, const(kernel, str(kernel.dtype)), out_dtype=kind))
     offset = -left.zero_point * kernel.astype("int64").sum(axis=0)
     if rest.any():
-        wide = rewriter.emit(relax.op.astype(left.data, "int32"))
+        wide = rewriter.emit(relax.op.astype(left.data, kind))
         total = less(rewriter, total, rewriter.emit(relax.op.sum(wide, -1, keepdims=True)), rest)
         offset = offset + rest.astype("int64") * left.zero_point * kernel.shape[0]
     scales = np.broadcast_to(weights.scale, offset.shape) * left.scale[0]

@@ -2,8 +2,9 @@
 
     sum_k s_x (x - z) s_w (w - r) = s_x s_w (sum x w - r sum x - z sum w + K z r)
 
-with sums over K terms in int32. The weights have one scale and zero point, or one for each index of an axis
-that is not summed: a row, a column, or a batch axis, such as that of experts.
+with sums over K terms in int32, or int64 where that may not suffice. The weights have one scale and zero
+point, or one for each index of an axis that is not summed: a row, a column, or a batch axis, such as that of
+experts.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from kiln.graph.quantised_operands import (
     QuantisedWeights,
     along,
     constant_weights,
-    fits,
     less,
     scaled_levels,
+    type_of_sums,
 )
 
 
@@ -34,7 +35,7 @@ def batch_product(rewriter: CallRewriter, call: Any) -> Any:
         summed = ranks[side] - 2 if side else ranks[side] - 1
         found = _weights(rewriter, call.args[side], summed)
         other = None if found is None else scaled_levels(rewriter, call.args[1 - side])
-        if found is not None and other is not None and fits(other, found[0], [summed]):
+        if found is not None and other is not None:
             return _product(rewriter, found, other, side)
     return None
 
@@ -56,6 +57,7 @@ def _product(
     (weights, axis), op, emit = found, relax.op, rewriter.emit
     kernel, rank = weights.value, weights.value.ndim
     summed = rank - 2 if side else rank - 1
+    kind = type_of_sums(levels, weights, [summed])
 
     def spread(numbers: Array) -> Array:
         return along(numbers, axis, rank) if numbers.size > 1 else numbers.reshape(())
@@ -64,16 +66,16 @@ def _product(
     if not side and str(data.ty.dtype) == "uint8":  # columns are int8
         wide = emit(op.subtract(emit(op.astype(data, "int16")), const(128, "int16")))
         data, zero_point = emit(op.astype(wide, "int8")), zero_point - 128
-    operands = [data, const(kernel, "int8")]
-    total = emit(op.matmul(*(operands if side else operands[::-1]), out_dtype="int32"))
+    operands = [data, const(kernel, str(kernel.dtype))]
+    total = emit(op.matmul(*(operands if side else operands[::-1]), out_dtype=kind))
     rest = spread(weights.rest.astype("int64"))
     offset = -zero_point * kernel.astype("int64").sum(axis=summed, keepdims=True)
     if weights.rest.any():
-        wide = emit(op.astype(data, "int32"))
+        wide = emit(op.astype(data, kind))
         sums = emit(op.sum(wide, -1 if side else -2, keepdims=True))
         total = less(rewriter, total, sums, rest)
         offset = offset + rest * zero_point * kernel.shape[summed]
     if np.any(offset):
-        total = emit(op.add(total, const(offset, "int32")))
+        total = emit(op.add(total, const(offset, kind)))
     real = emit(op.astype(total, "float32"))
     return op.multiply(real, const(spread(weights.scale) * levels.scale[0], "float32"))

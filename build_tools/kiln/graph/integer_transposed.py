@@ -91,8 +91,7 @@ class TransposedConvolutions:
             else:
                 rule = self.conv3d
                 wide = relax.op.nn.conv3d(*real, **options, data_layout="NDHWC", kernel_layout="DHWIO")
-            result = rule(rewriter, wide)  # None for sums that do not fit into int32
-            phases.append(rewriter.emit(wide if result is None else result))
+            phases.append(rewriter.emit(rule(rewriter, wide)))
             return phases[-1]
 
         def joined(convolve: Any) -> Any:
@@ -164,10 +163,11 @@ def _phase_weights(kernel: Array, weights: QuantisedWeights) -> Any:
         return np.tile(np.broadcast_to(numbers, (size,)), repeats)
 
     rest = of_phases(weights.rest)
-    levels = const(np.ascontiguousarray(kernel + rest), "int8")
+    kind = str(weights.value.dtype)
+    levels = const(np.ascontiguousarray(kernel + rest), kind)
     scales, points = (of_phases(weights.scale), rest) if size > 1 else (weights.scale[0], rest[0])
     last = kernel.ndim - 1
-    return relax.op.dequantize(levels, const(scales, "float32"), const(points, "int8"), last, "float32")
+    return relax.op.dequantize(levels, const(scales, "float32"), const(points, kind), last, "float32")
 
 
 def _by_channel(step: Any, rank: int, channel_axis: int) -> bool:

@@ -62,6 +62,7 @@ _COMPARISONS = tuple(
 # Operators whose result is the same for the integers of a tensor: positions of its extremes.
 _POSITIONS = ("relax.argmax", "relax.argmin")
 _QUANTISED = ("int8", "uint8", "int16")
+_MIDDLE = 1 << 15  # of the range of uint16, whose levels are computed as int16
 
 
 class _Moves:
@@ -185,6 +186,26 @@ class _Moves:
         return relax.op.quantize(expr, call.args[1], call.args[2], min(axis, rank - 1), dtype)
 
 
+def _cast(rewriter: CallRewriter, call: Any) -> Any:
+    """Levels of int16 that were moved to uint16 and back → as they were."""
+    unsigned = _before_move(rewriter, call, "int16", -_MIDDLE)
+    if unsigned is None:
+        return None
+    return _before_move(rewriter, rewriter.definition(unsigned), "uint16", _MIDDLE)
+
+
+def _before_move(rewriter: CallRewriter, call: Any, dtype: str, by: int) -> Any:
+    """The levels that `call` has moved to `dtype`, adding `by` in int32; None for other calls."""
+    if operator(call) != "relax.astype" or str(call.ty.dtype) != dtype:
+        return None
+    total = rewriter.definition(call.args[0])
+    number = constant(total.args[1]) if operator(total) == "relax.add" else None
+    if number is None or number.dtype != np.int32 or number.size != 1 or int(number.reshape(())) != by:
+        return None
+    wide = rewriter.definition(total.args[0])
+    return wide.args[0] if operator(wide) == "relax.astype" else None
+
+
 def _is_float(expr: Any) -> bool:
     return str(expr.ty.dtype) == "float32"
 
@@ -247,7 +268,7 @@ def quantised_moves(mod: tvm.IRModule) -> tvm.IRModule:
         down: dict[str, Rule] = dict.fromkeys(_MOVES, moves.move)
         down |= dict.fromkeys((*_CHOICES, *_COMPARISONS), moves.binary)
         down |= {**dict.fromkeys(_POSITIONS, moves.position), "relax.topk": moves.topk}
-        down |= {"relax.matmul": moves.product}
+        down |= {"relax.matmul": moves.product, "relax.astype": _cast}
         down |= {"relax.concat": moves.concat, "relax.nn.relu": moves.relu, "relax.split": moves.split}
         mod = rewrite_calls(mod, down)
         if moves.divided:

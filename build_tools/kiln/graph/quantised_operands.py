@@ -13,7 +13,8 @@ from tvm import relax
 from kiln.graph.bindings import Array, CallRewriter, const, constant, integers, operator, shape_of
 
 _MOVES = ("relax.permute_dims", "relax.reshape", "relax.expand_dims", "relax.squeeze")
-_MOST = {"int8": 128, "uint8": 255}  # the greatest magnitude of a level
+# Types of quantised operands, with the greatest magnitude of a level.
+MOST = {"int8": 128, "uint8": 255, "int16": 1 << 15}
 _LIMIT = (1 << 31) - (1 << 25)  # of sums in int32, which leaves room for a bias
 
 
@@ -35,7 +36,7 @@ class QuantisedOperand:
 
 
 def dequantised(
-    rewriter: CallRewriter, expr: Any, several: bool = False, types: Container[str] = ("int8", "uint8")
+    rewriter: CallRewriter, expr: Any, several: bool = False, types: Container[str] = MOST
 ) -> QuantisedOperand | None:
     """The tensor of one of `types` that `expr` dequantises; None for others.
 
@@ -59,9 +60,10 @@ def dequantised(
 
 @dataclass(frozen=True)
 class QuantisedWeights:
-    """Constant weights: scale * (value - rest), value of int8; one scale per output channel, or one for all.
+    """Constant weights: scale * (value - rest), with one scale for each output channel, or one for all.
 
-    `rest`, as many numbers, is 0 unless the weights minus their zero points do not fit into int8.
+    `value` is of int8, or of int16 where the file's weights need it. `rest`, as many numbers, is 0 unless the
+    weights minus their zero points do not fit into the type.
     """
 
     value: Array
@@ -70,7 +72,7 @@ class QuantisedWeights:
 
 
 def constant_weights(rewriter: CallRewriter, expr: Any, channel_axis: int) -> QuantisedWeights | None:
-    """The constant 8-bit weights that `expr` dequantises, also transposed or reshaped; None for others."""
+    """The constant weights that `expr` dequantises, also transposed or reshaped; None for others."""
     turned = rewriter.definition(expr)
     axes: list[int] | None = None
     shape: list[int] | None = None
@@ -103,10 +105,12 @@ def constant_weights(rewriter: CallRewriter, expr: Any, channel_axis: int) -> Qu
         return None
     value = value.astype("int32") if axes is None else np.transpose(value, axes).astype("int32")
     shifted = value - along(points, channel_axis, value.ndim)
-    if shifted.min(initial=0) >= -128 and shifted.max(initial=0) <= 127:
-        return QuantisedWeights(shifted.astype("int8"), levels.scale, np.zeros(1, "int32"))
-    middle = 128 if value.max(initial=0) > 127 else 0
-    return QuantisedWeights((value - middle).astype("int8"), levels.scale, points - middle)
+    kind = "int16" if str(levels.data.ty.dtype) == "int16" else "int8"
+    for narrow in ("int8", kind):
+        if shifted.min(initial=0) >= np.iinfo(narrow).min and shifted.max(initial=0) <= np.iinfo(narrow).max:
+            return QuantisedWeights(shifted.astype(narrow), levels.scale, np.zeros(1, "int32"))
+    middle = 128 if str(levels.data.ty.dtype) == "uint8" else 0
+    return QuantisedWeights((value - middle).astype(kind), levels.scale, points - middle)
 
 
 def along(numbers: Array, axis: int, rank: int) -> Array:
@@ -161,28 +165,29 @@ def _by_number(rewriter: CallRewriter, call: Any) -> tuple[Any, float]:
     return None, 1.0
 
 
-def fits(image: QuantisedOperand, weights: QuantisedWeights, summed: Sequence[int]) -> bool:
-    """Whether sums of products over the axes `summed` of the weights fit into int32, and each of their parts.
+def type_of_sums(image: QuantisedOperand, weights: QuantisedWeights, summed: Sequence[int]) -> str:
+    """The type of sums of products over the axes `summed` of the weights, and of each of their parts.
 
-    With weights as they are: sums of 60,000 products may fit or not.
+    int32 where they fit, which the weights as they are decide: sums of 60,000 products of bytes may fit or
+    not; int64 for others.
     """
     value = np.abs(weights.value.astype("int64"))
     count = math.prod(value.shape[axis] for axis in summed)
     magnitude = int(value.sum(axis=tuple(summed)).max(initial=0)) + int(np.abs(weights.rest).max()) * count
-    return bool(magnitude * (_MOST[str(image.data.ty.dtype)] + abs(image.zero_point)) < _LIMIT)
+    most = magnitude * (MOST[str(image.data.ty.dtype)] + abs(image.zero_point))
+    return "int32" if most < _LIMIT else "int64"
 
 
 def rescale(rewriter: CallRewriter, sums: Any, offset: Array, scale: Array, shape: list[int]) -> Any:
     """scale * (total + offset) as float32; `offset` and `scale` have one entry for each output channel."""
     if np.any(offset):
-        sums = rewriter.emit(relax.op.add(sums, const(offset.reshape(shape), "int32")))
+        sums = rewriter.emit(relax.op.add(sums, const(offset.reshape(shape), str(sums.ty.dtype))))
     as_float = rewriter.emit(relax.op.astype(sums, "float32"))
     factor = const(scale, "float32") if scale.ndim == 0 else const(scale.reshape(shape), "float32")
     return relax.op.multiply(as_float, factor)
 
 
 def less(rewriter: CallRewriter, products: Any, sums: Any, rest: Array) -> Any:
-    """products - rest * sums in int32."""
-    return rewriter.emit(
-        relax.op.subtract(products, rewriter.emit(relax.op.multiply(sums, const(rest, "int32"))))
-    )
+    """products - rest * sums, all of one type."""
+    shares = rewriter.emit(relax.op.multiply(sums, const(rest, str(sums.ty.dtype))))
+    return rewriter.emit(relax.op.subtract(products, shares))

@@ -27,11 +27,12 @@ from kiln.graph.bindings import Array, CallRewriter, const, constant, count_uses
 _LIMITS = {"relax.maximum": relax.op.maximum, "relax.minimum": relax.op.minimum}
 _WHOLE = 1e-3  # greatest distance of bias / scale from a whole number
 _GREATEST = 1 << 24  # of a bias, in units of the accumulator
+_TYPES = ("int8", "uint8", "int16", "uint16")
 
 
 @dataclass
 class _Chain:
-    """An epilogue between an int32 sum and quantize. `limits`: operators with a constant, in order."""
+    """An epilogue between an integer sum and quantize. `limits`: operators with a constant, in order."""
 
     total: Any
     scale: Array
@@ -82,7 +83,8 @@ class _Requantise:
             return None
         scale = constant(call.args[1])
         cast = self._single(rewriter, call.args[0])
-        if scale is None or operator(cast) != "relax.astype" or str(cast.args[0].ty.dtype) != "int32":
+        sums = ("int32", "int64")
+        if scale is None or operator(cast) != "relax.astype" or str(cast.args[0].ty.dtype) not in sums:
             return None
         if bias is not None and (bias.ndim > len(call.ty.shape) or bias.size not in (1, scale.size)):
             return None
@@ -92,7 +94,7 @@ class _Requantise:
         """relax.quantize of an integer sum's epilogue → one multiplication and quantize with scale 1."""
         level, zero = _number(call.args[1]), _number(call.args[2])
         dtype = str(call.attrs.out_dtype)
-        if level is None or zero is None or dtype not in ("int8", "uint8"):
+        if level is None or zero is None or dtype not in _TYPES:
             return None
         chain = self._chain(rewriter, call.args[0])
         if chain is None:
@@ -113,7 +115,7 @@ class _Requantise:
 
 
 def _with_bias(rewriter: CallRewriter, chain: _Chain) -> tuple[Any, Array | None]:
-    """The sum with the bias added in int32, and the bias that is left to add in float."""
+    """The sum with the bias added to it as integers, and the bias that is left to add in float."""
     if chain.bias is None:
         return chain.total, None
     ratio = chain.bias.astype("float64") / chain.scale.astype("float64").reshape(
@@ -122,13 +124,11 @@ def _with_bias(rewriter: CallRewriter, chain: _Chain) -> tuple[Any, Array | None
     rounded = np.rint(ratio)
     if np.abs(ratio - rounded).max(initial=0) > _WHOLE or np.abs(rounded).max(initial=0) > _GREATEST:
         return chain.total, chain.bias
-    inner = rewriter.definition(chain.total)
+    inner, kind = rewriter.definition(chain.total), str(chain.total.ty.dtype)
     offset = constant(inner.args[1]) if operator(inner) == "relax.add" else None
     if offset is not None:  # the constant of the zero points
-        return rewriter.emit(
-            relax.op.add(inner.args[0], const(offset + rounded.astype("int64"), "int32"))
-        ), None
-    return rewriter.emit(relax.op.add(chain.total, const(rounded, "int32"))), None
+        return rewriter.emit(relax.op.add(inner.args[0], const(offset + rounded.astype("int64"), kind))), None
+    return rewriter.emit(relax.op.add(chain.total, const(rounded, kind))), None
 
 
 def requantise(mod: tvm.IRModule) -> tvm.IRModule:

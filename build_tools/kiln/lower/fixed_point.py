@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,7 @@ from kiln.lower.linear_sums import (
 _FACTOR_BITS = 30  # of the largest factor
 _LEAST_FACTOR = 1 << 13  # a smaller one would be too coarse
 _BIAS_LIMIT = 1 << 60
+_SATURATED = 1 << 17  # a level, less its zero point, that is beyond the range of every type
 _TABLE_BITS = 22  # of softmax's exponentials
 # Elementwise operators of one tensor, evaluated for a table.
 _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
@@ -222,9 +224,14 @@ def _sum(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: str)
         return None
     if not _covers(linear, expr):
         return None
+    most_shift = 56
+    if any(str(term.data.ty.dtype) == "int64" for term in linear.terms):
+        if len(linear.terms) > 1:
+            return None
+        linear, most_shift = _clipped(rewriter, linear, step)
     kind, shift = "int32", shift_in_32_bits(linear, step)
     if shift is None:
-        kind, shift = "int64", _shift_in_64_bits(linear, step)
+        kind, shift = "int64", _shift_in_64_bits(linear, step, most_shift)
     if shift is None:
         return None
     fits = fits_32_bits if kind == "int32" else _fits_64_bits
@@ -251,13 +258,27 @@ def _covers(linear_sum: LinearSum, expr: Any) -> bool:
     return np.broadcast_shapes(*shapes) == tuple(shape_of(expr))
 
 
-def _shift_in_64_bits(linear_sum: LinearSum, step: float) -> int | None:
-    """The shift with which factors have 30 bits; None where a factor is too small, or the bias too large."""
+def _clipped(rewriter: CallRewriter, linear_sum: LinearSum, step: float) -> tuple[LinearSum, int]:
+    """A sum of one int64 term, limited where every type is saturated, and its greatest shift in 64 bits."""
+    (term,), op = linear_sum.terms, relax.op
+    reach = _SATURATED + float(np.abs(linear_sum.bias).max(initial=0.0)) / step
+    factor = np.maximum(np.abs(term.factor) / step, reach * 2.0**-62)
+    limit = np.ceil(reach / factor).astype("int64")
+    data = rewriter.emit(op.minimum(term.data, const(limit, "int64")))
+    data = rewriter.emit(op.maximum(data, const(-limit, "int64")))
+    return replace(linear_sum, terms=(replace(term, data=data),)), 60 - math.frexp(reach)[1]
+
+
+def _shift_in_64_bits(linear_sum: LinearSum, step: float, most: int) -> int | None:
+    """The shift with which factors have 30 bits; None where a factor is too small, or the bias too large.
+
+    most: greatest shift.
+    """
     factors = [term.factor / step for term in linear_sum.terms]
     largest = max(float(np.abs(factor).max(initial=0.0)) for factor in factors)
     if not 0 < largest < 2.0**20:
         return None
-    shift = min(_FACTOR_BITS - math.frexp(largest)[1], 56)
+    shift = min(_FACTOR_BITS - math.frexp(largest)[1], most)
     multipliers = [np.round(factor * 2.0**shift) for factor in factors]
     if any(np.abs(factor[factor != 0]).min(initial=2.0**30) < _LEAST_FACTOR for factor in multipliers):
         return None

@@ -2,12 +2,12 @@
 
     sum_k s_a (a - z_a) s_b (b - z_b) = s_a s_b (sum a b - z_a sum b - z_b sum (a - z_a))
 
-with sums in int32. The second and third sum are small tensors, a number for each column and each row, left
-out where the zero point is 0. The product itself is a PrimFunc on 8-bit operands: relax.einsum would
-add up in 8 bits. An operand may be multiplied by a number before, which multiplies its scale. Batch axes that
-broadcast are missing in one operand. Exact up to the rounding of the scale, in float32.
-Needs: the form of products_in_place; `reach`: the greatest value of a size. Guarantees: other products, such
-as those whose sums may not fit into int32, stay in float.
+with sums in int32, or int64 where that may not suffice. The second and third sum are small tensors, a number
+for each column and each row, left out where the zero point is 0. The product itself is a PrimFunc on operands
+of 8 or 16 bits: relax.einsum would add up in as many. An operand may be multiplied by a number before, which
+multiplies its scale. Batch axes that broadcast are missing in one operand. Exact up to the rounding of the
+scale, in float32.
+Needs: the form of products_in_place; `reach`: the greatest value of a size. Other products stay in float.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ import tvm_ffi
 from tvm import relax, te, tirx
 
 from kiln.graph.bindings import CallRewriter, const, constant, operator, rewrite_calls, shape_of
-from kiln.graph.quantised_operands import scaled_levels
+from kiln.graph.quantised_operands import MOST, scaled_levels
 from kiln.lower.dims import Dims
 from kiln.opinfo import attach
 
-_MOST = {"int8": 128, "uint8": 255}  # the greatest magnitude of a level
 _LIMIT = 1 << 31
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 Reach = Callable[[Any], int]
@@ -47,7 +46,7 @@ def integer_products(model: str) -> Callable[[tvm.IRModule], tvm.IRModule]:
 
 
 def _levels(rewriter: CallRewriter, expr: Any) -> tuple[Any, float, int] | None:
-    """(data, scale, zero point) of dequantised 8-bit activations with one scale; else None."""
+    """(data, scale, zero point) of dequantised activations with one scale; else None."""
     levels = scaled_levels(rewriter, expr)
     if levels is None or constant(rewriter.definition(levels.data)) is not None:
         return None
@@ -132,24 +131,23 @@ def _product(rewriter: CallRewriter, call: Any, reach: Reach) -> Any:
         operand if shape is None else (emit(op.reshape(operand[0], _sizes(shape))), *operand[1:])
         for operand, shape in zip((left, right), found.shapes, strict=True)
     )
-    if not _fits(left, right, reach(left[0].ty.shape[axes[0].index(summed[0])])):
-        return None
-    product = emit(_sum_of_products(rewriter, left[0], right[0], axes, result, summed[0]))
+    kind = _type_of_sums(left, right, reach(left[0].ty.shape[axes[0].index(summed[0])]))
+    product = emit(_sum_of_products(rewriter, (left[0], right[0]), axes, result, kind))
     for this, other, letters in ((left, right, axes[1]), (right, left, axes[0])):
         if this[2] == 0:
             continue
         # The sums of rows are of values minus their zero point, those of columns of the plain values.
         less = left[2] if other is left else 0
-        sums = _sums(rewriter, other[0], less, letters, summed[0], result)
-        product = emit(op.subtract(product, emit(op.multiply(sums, const(this[2], "int32")))))
+        sums = _sums(rewriter, other[0], less, (letters, result), kind)
+        product = emit(op.subtract(product, emit(op.multiply(sums, const(this[2], kind)))))
     return op.multiply(emit(op.astype(product, "float32")), const(left[1] * right[1], "float32"))
 
 
-def _fits(left: tuple[Any, float, int], right: tuple[Any, float, int], terms: int) -> bool:
-    """Whether the sums of `terms` products, and the numbers that are subtracted from them, fit into int32."""
-    most = [_MOST[str(operand[0].ty.dtype)] for operand in (left, right)]
+def _type_of_sums(left: tuple[Any, float, int], right: tuple[Any, float, int], terms: int) -> str:
+    """The type that holds the sums of `terms` products, and the numbers that are subtracted from them."""
+    most = [MOST[str(operand[0].ty.dtype)] for operand in (left, right)]
     points = [abs(operand[2]) for operand in (left, right)]
-    return terms * (most[0] + points[0]) * (most[1] + points[1]) < _LIMIT
+    return "int32" if terms * (most[0] + points[0]) * (most[1] + points[1]) < _LIMIT else "int64"
 
 
 def _sizes(shape: list[Any]) -> Any:
@@ -158,8 +156,8 @@ def _sizes(shape: list[Any]) -> Any:
 
 
 def _signed(rewriter: CallRewriter, data: Any, scale: float, zero: int) -> tuple[Any, float, int]:
-    """The operand as int8, the type that instructions for dot products require of columns."""
-    if str(data.ty.dtype) == "int8":
+    """The operand with uint8 as int8, the type that instructions for dot products require of columns."""
+    if str(data.ty.dtype) != "uint8":
         return data, scale, zero
     op, emit = relax.op, rewriter.emit
     moved = emit(op.subtract(emit(op.astype(data, "int16")), const(128, "int16")))
@@ -167,9 +165,10 @@ def _signed(rewriter: CallRewriter, data: Any, scale: float, zero: int) -> tuple
 
 
 def _sum_of_products(
-    rewriter: CallRewriter, left: Any, right: Any, axes: list[str], result: str, summed: str
+    rewriter: CallRewriter, operands: tuple[Any, Any], axes: list[str], result: str, kind: str
 ) -> Any:
-    """The call of a PrimFunc that computes the einsum of 8-bit operands in int32, with its op info."""
+    """The call of a PrimFunc that computes the einsum of `operands` in type `kind`, with its op info."""
+    (summed,) = set(axes[0]) - set(result)
 
     def compute(a: Any, b: Any) -> Any:
         sizes = dict(zip(axes[0] + axes[1], [*a.shape, *b.shape], strict=True))
@@ -177,31 +176,35 @@ def _sum_of_products(
 
         def element(*indices: Any) -> Any:
             index = {**dict(zip(result, indices, strict=True)), summed: depth}
-            operands = (
-                tirx.Cast("int32", tensor(*(index[letter] for letter in letters)))
+            factors = (
+                tirx.Cast(kind, tensor(*(index[letter] for letter in letters)))
                 for tensor, letters in zip((a, b), axes, strict=True)
             )
-            return te.sum(next(operands) * next(operands), axis=depth)
+            return te.sum(next(factors) * next(factors), axis=depth)
 
         return te.compute([sizes[letter] for letter in result], element, name="einsum")
 
-    call_tir = rewriter.builder_.call_te(compute, left, right, primfunc_name_hint="einsum")
+    call_tir = rewriter.builder_.call_te(compute, *operands, primfunc_name_hint="einsum")
     variable, module = call_tir.args[0], rewriter.builder_.get()
     subscripts = f"{axes[0]},{axes[1]}->{result}"
     info = {
-        "name": "einsum", "attrs": {"subscripts": subscripts}, "out_dtype": "int32",
+        "name": "einsum", "attrs": {"subscripts": subscripts}, "out_dtype": kind,
         "args": [{"param": 0}, {"param": 1}],
     }  # fmt: skip
     rewriter.builder_.update_func(variable, attach.with_ops(module[variable], [info]))
     return call_tir
 
 
-def _sums(rewriter: CallRewriter, data: Any, less: int, letters: str, summed: str, result: str) -> Any:
-    """Sums of data - less along the axis `summed`, in int32, with axes of size 1 so that they broadcast."""
-    op, emit = relax.op, rewriter.emit
-    wide = emit(op.astype(data, "int32"))
+def _sums(rewriter: CallRewriter, data: Any, less: int, axes: tuple[str, str], kind: str) -> Any:
+    """Sums of data - less in type `kind`, with axes of size 1 so that they broadcast.
+
+    axes: the letters of the axes of `data`, and of the result; the axis that is missing there is summed.
+    """
+    (letters, result), op, emit = axes, relax.op, rewriter.emit
+    (summed,) = set(letters) - set(result)
+    wide = emit(op.astype(data, kind))
     if less:
-        wide = emit(op.subtract(wide, const(less, "int32")))
+        wide = emit(op.subtract(wide, const(less, kind)))
     sums = emit(op.sum(wide, [letters.index(summed)]))
     axes_left = letters.replace(summed, "")
     order = sorted(range(len(axes_left)), key=lambda position: result.index(axes_left[position]))

@@ -80,7 +80,7 @@ def read_sum(rewriter: CallRewriter, expr: Any) -> LinearSum | None:
         return _mean(rewriter, call)
     if name == "relax.matmul":
         return _matmul(rewriter, call)
-    if name == "relax.astype" and str(call.args[0].ty.dtype) == "int32":
+    if name == "relax.astype" and str(call.args[0].ty.dtype) in ("int32", "int64"):
         data, bias = call.args[0], np.array(0.0)
         inner = rewriter.definition(data)
         if operator(inner) == "relax.add":  # the bias of a matmul: added in 64 bits, with the other constants

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import tvm
 from kiln.graph.integer import integer_arithmetic
 from kiln.graph.quantised_moves import quantised_moves
@@ -148,7 +149,7 @@ def test_operands_that_are_divided_by_zero_or_by_several_numbers_stay() -> None:
     assert "astype" not in operators(integer_arithmetic(mod))
 
 
-def test_sums_that_may_not_fit_into_32_bits_stay() -> None:
+def test_sums_that_may_not_fit_into_32_bits_have_64() -> None:
     """90,000 products of 127 by 255 do not fit; of 90 by 128 they do."""
 
     def body(x: Any, y: Any) -> list[Any]:
@@ -162,14 +163,58 @@ def test_sums_that_may_not_fit_into_32_bits_stay() -> None:
         ]
 
     changed = integer_arithmetic(module([((1, 90_000), "int8"), ((1, 90_000), "uint8")], body))
-    assert [str(c.ty.dtype) for c in calls(changed) if c.op.name == "relax.matmul"] == ["int32", "float32"]
-    longest = module(
-        [((2, 30_000), "int8")] * 2,
-        lambda x, y: op.matmul(_real(x, zero_point=-128), op.permute_dims(_real(y, zero_point=127))),
-    )
-    assert "dequantize" not in operators(integer_products("m")(longest))
-    longer = module(
-        [((2, 34_000), "int8")] * 2,
-        lambda x, y: op.matmul(_real(x, zero_point=-128), op.permute_dims(_real(y, zero_point=127))),
-    )
-    assert operators(integer_products("m")(longer)) == operators(longer)
+    assert [str(c.ty.dtype) for c in calls(changed) if c.op.name == "relax.matmul"] == ["int32", "int64"]
+    for terms, kind in ((30_000, "int32"), (34_000, "int64")):
+        pair = module(
+            [((2, terms), "int8")] * 2,
+            lambda x, y: op.matmul(_real(x, zero_point=-128), op.permute_dims(_real(y, zero_point=127))),
+        )
+        made = integer_products("m")(pair)
+        assert "dequantize" not in operators(made)
+        (product,) = [c for c in calls(made) if c.op.name == "relax.call_tir"]
+        assert str(product.ty.dtype) == kind
+
+
+@pytest.mark.parametrize(
+    ("weights", "greatest", "sums"),
+    [("int8", 127, "int32"), ("int16", 32767, "int64"), ("int16", 90, "int32")],
+)
+@pytest.mark.parametrize("form", ["convolution", "transposed", "product", "product_of_a_batch"])
+def test_activations_of_16_bits(form: str, weights: str, greatest: int, sums: str) -> None:
+    """The sums have the bits that the weights need, and weights that fit into 8 bits have no more."""
+    conv, product = form in ("convolution", "transposed"), form.startswith("product")
+    shape = (1, 4, 5, 5) if conv else (2, 3, 12)
+    kernel_shape = {"convolution": (5, 4, 3, 3), "transposed": (4, 5, 3, 3), "product": (12, 5)}
+    value = RNG.integers(-greatest, greatest + 1, kernel_shape.get(form, (2, 12, 5)))
+    value.flat[0] = greatest
+
+    def body(x: Any) -> Any:
+        real = op.dequantize(x, const(0.5), const(-3000, "int16"), out_dtype="float32")
+        kernel = op.dequantize(const(value, weights), const(0.25), const(0, weights), out_dtype="float32")
+        if product:
+            return op.matmul(real, kernel)
+        return (op.nn.conv2d if form == "convolution" else op.nn.conv2d_transpose)(real, kernel)
+
+    changed = _same([(shape, "int16")], body, integer_arithmetic)
+    names = ("relax.matmul",) if product else ("relax.nn.conv2d",)
+    (call,) = [call for call in calls(changed) if call.op.name in names]
+    found = [str(operand.ty.dtype) for operand in (*call.args, call)]
+    assert found == ["int16", "int8" if greatest < 128 else "int16", sums]
+
+
+def test_zero_points_beyond_small_weights() -> None:
+    """uint8 weights of which none is above 127, with zero points that are."""
+    weights = RNG.integers(0, 100, (4, 5, 2, 2)).astype("uint8")
+    points = np.array([125, 63, 200, 255, 0], "uint8")
+
+    def body(x: Any) -> Any:
+        kernel = op.dequantize(
+            const(weights, "uint8"),
+            const(np.full(5, 0.25)),
+            const(points, "uint8"),
+            axis=1,
+            out_dtype="float32",
+        )
+        return op.nn.conv2d_transpose(_real(x), kernel, strides=2)
+
+    _same([((1, 4, 3, 3), "int8")], body, integer_arithmetic)

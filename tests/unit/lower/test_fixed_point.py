@@ -21,6 +21,7 @@ FACTORS = (RNG.random((1, CHANNELS)) * 0.01 + 1e-4).astype("float32")
 BIAS = RNG.normal(0, 20, (1, CHANNELS)).astype("float32")
 INTEGERS = np.arange(CHANNELS, dtype="int32")[None] * 99
 WIDE = ((40, CHANNELS), "int32")
+SUMS_OF_WORDS = ((40, CHANNELS), "int64")
 NARROW = ((64, CHANNELS), "int8")
 IMAGE = ((2, 5, 7, CHANNELS), "int8")
 BYTES = ((64, CHANNELS), "uint8")
@@ -104,6 +105,7 @@ CASES: dict[str, tuple[list[tuple[tuple[int, ...], str]], Callable[..., Any]]] =
             op.add(op.multiply(real(x, 0.1, 4), real(y, 0.02, 0)), real(x, 0.1, 4)), 0.3, 1
         ),
     ),
+    "words": ([SUMS_OF_WORDS], lambda x: quantised(accumulated(x), 40.0, -900, "int16")),
 }  # fmt: skip
 
 
@@ -111,9 +113,10 @@ def inputs_of(shapes: list[tuple[tuple[int, ...], str]]) -> list[relaxed.Array]:
     """Every level of int8 and uint8; sums up to the largest that an accumulator holds."""
     results = []
     for shape, dtype in shapes:
-        if dtype == "int32":
-            values = RNG.integers(-(2**17), 2**17, shape)
-            values[0], values[1] = 2**31 - 1, -(2**31)
+        if dtype in ("int32", "int64"):
+            bits = 17 if dtype == "int32" else 26
+            values = RNG.integers(-(2**bits), 2**bits, shape)
+            values[0], values[1] = (2**31 - 1, -(2**31)) if dtype == "int32" else (2**55, -(2**55))
         else:
             low = 0 if dtype == "uint8" else -128
             values = RNG.permuted(np.resize(np.arange(low, low + 256), shape))

@@ -20,6 +20,7 @@ from kiln.frontend.onnx.body import Body, Expansion
 from kiln.frontend.symbols import Extent
 
 op = relax.op
+_MIDDLE = 1 << 15  # of the range of uint16
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 _NARROW = ("int8", "uint8", "int16", "uint16")
 
@@ -164,6 +165,21 @@ def _constant_parameter(body: Body, name: str, dtype: str) -> Any:
     return relax.const(np.ascontiguousarray(flat.astype(dtype)).reshape(flat.shape), dtype)
 
 
+def _moved(body: Body, name: str, dtype: str) -> str:
+    """Levels of uint16 less 2^15 as int16, which kernels multiply; or of int16 plus 2^15 as uint16."""
+    by = -_MIDDLE if dtype == "int16" else _MIDDLE
+    known: Array | None = body.constant(name)
+    if known is not None:
+        return body.const((known.astype("int32") + by).astype(dtype))
+    wide = body.bind_tensor(op.astype(body.tensor(name), "int32"))
+    return body.bind(op.astype(body.bind_tensor(op.add(wide, relax.const(by, "int32"))), dtype))
+
+
+def _moves(body: Body, scale: str, zero: str) -> bool:
+    """Whether a scale and a zero point of uint16 are constants, so that levels may be moved to int16."""
+    return body.constant(scale) is not None and bool(zero) and body.constant(zero) is not None
+
+
 def dequantize(body: Body, data: str, scale: str, zero: str) -> str:
     """(data - zero) * scale in the scale's type; attributes `axis` and `block_size` of the node apply."""
     dtype = body.dtype(data)
@@ -182,6 +198,10 @@ def dequantize(body: Body, data: str, scale: str, zero: str) -> str:
             return dequantize(body, levels, scale, zero)
         factors, _, _, _ = broadcast_parameters(body, data, body.const(signs), "")
         return body.op("Mul", dequantize(body, data, scale, zero), body.cast(factors, out))
+    if dtype == "uint16" and not zero:
+        zero = body.const(np.zeros([int(size) for size in body.shape(scale)], dtype))
+    if dtype == "uint16" and _moves(body, scale, zero):
+        return dequantize(body, _moved(body, data, "int16"), scale, _moved(body, zero, "int16"))
     wide, point, axis, single = broadcast_parameters(body, data, scale, zero)
     scales = _constant_parameter(body, scale, "float32") if single else None
     points = _constant_parameter(body, zero, dtype) if zero else relax.const(np.zeros((), dtype), dtype)
@@ -207,6 +227,8 @@ def quantize(body: Body, data: str, scale: str, zero: str, dtype: str) -> str:
         scale, signs = signed
         factors, _, _, _ = broadcast_parameters(body, data, body.const(signs), "")
         data = body.op("Mul", body.cast(data, "float32"), body.cast(factors, "float32"))
+    if dtype == "uint16" and _moves(body, scale, zero):
+        return _moved(body, quantize(body, data, scale, _moved(body, zero, "int16"), "int16"), dtype)
     wide, point, axis, single = broadcast_parameters(body, data, scale, zero)
     real = body.cast(data, "float32")
     scales = _constant_parameter(body, scale, "float32") if single else None
