@@ -34,3 +34,9 @@ double frexp(double value, int *exponent) {
     is.bits = (is.bits & 0x800FFFFFFFFFFFFFu) | 0x3FE0000000000000u;
     return is.value;
 }
+
+float tanhf(float value) {
+    const float minus_one = expm1f(-2 * fabsf(value)); /* exp(-2|x|) - 1 */
+    const float positive = -minus_one / (2 + minus_one);
+    return signbit(value) ? -positive : positive;
+}

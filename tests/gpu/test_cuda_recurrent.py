@@ -87,16 +87,18 @@ def test_golden_vectors(tmp_path: Path) -> None:
 def test_gates_of_integers(tmp_path: Path) -> None:
     """All 65536 gates, by code in which each value is computed once: within 13 steps of 2^-15."""
     x = np.arange(-(1 << 15), 1 << 15).astype("int32").reshape(8, -1)
+    table = gate_functions.exponentials()
     functions = {"sigmoid": gate_functions.sigmoid, "tanh": partial(gate_functions.tanh, bits=3)}
     expected = {"sigmoid": 1 / (1 + np.exp(-x / 4096)), "tanh": np.tanh(x / 4096)}
     launches = {}
     for name, function in functions.items():
         given = te.placeholder(x.shape, "int32", "x")
-        made = te.create_prim_func([given, function(given)])
+        entries = te.placeholder(table.shape, "int16", "entries")
+        made = te.create_prim_func([given, entries, function(given, entries)])
         module = shared_elements(tvm.IRModule({name: made}))
         launches[name] = dlight.lower(module[name], dlight.tvm_target(CUDA))
     kernels = Kernels(launches, CUDA, tmp_path)
     for name in functions:
-        got = kernels.run(name, [x], x.shape)
+        got = kernels.run(name, [x, table], x.shape)
         assert np.abs(got - expected[name] * (1 << 15)).max() < 13, name
         assert len(kernels.text(f"{name}_0")) < 20_000

@@ -80,16 +80,19 @@ def i32(value: int) -> Expr:
     return tirx.IntImm("int32", value)
 
 
-def high_product(a: Expr, b: Expr) -> Expr:
-    """round(a b / 2^31) of two int32, ties upwards."""
+def high_product(a: Expr, b: Expr, more: Expr = None) -> Expr:
+    """round((a b + c) / 2^31) of two int32, ties upwards. more: c + 2^30, int64; None: c is 0."""
     product = tirx.Cast("int64", a) * tirx.Cast("int64", b)
-    return tirx.Cast("int32", (product + tirx.IntImm("int64", 1 << 30)) >> tirx.IntImm("int64", 31))
+    added = tirx.IntImm("int64", 1 << 30) if more is None else more
+    return tirx.Cast("int32", (product + added) >> tirx.IntImm("int64", 31))
 
 
-def divided(x: Expr, bits: int | Expr) -> Expr:
-    """x / 2^bits of an int32, ties away from zero; `bits`: 0 to 31."""
+def divided(x: Expr, bits: int | Expr, least: int = 0) -> Expr:
+    """x / 2^bits of an int32, ties away from zero; `bits`: from `least`, 0 or 1, to 31."""
     if isinstance(bits, int):
-        return x if bits == 0 else (x + i32(1 << (bits - 1)) + (x >> i32(31))) >> i32(bits)
+        return x if bits == 0 else (x + (1 << (bits - 1)) + (x >> 31)) >> bits
+    if least:
+        return (x + (i32(1) << (bits - i32(1))) + (x >> i32(31))) >> bits
     any_bits = tirx.min(bits, i32(1))  # without a division nothing is rounded
     return (x + (any_bits << tirx.max(bits - i32(1), i32(0))) + (x >> i32(31)) * any_bits) >> bits
 
@@ -140,24 +143,34 @@ def rescaled(
 
     sums: int32, with the columns as its last axis. bias: one number for each column. factors: the columns
     are divided into as many equal parts, and each part has its factor. more: an integer tensor of the shape
-    of `sums`.
+    of `sums`. The bias is added to the products, in 64 bits, unless sums are shifted to the left before.
     """
-    columns = _of_columns(factors, len(bias) // len(factors))
-    if bias.any():
-        sums = node.bind(relax.op.add(sums, const(bias, "int32")))
+    width = len(bias) // len(factors)
+    shifts = np.repeat([factor.shift for factor in factors], width)
+    multipliers = np.repeat([factor.multiplier for factor in factors], width)
+    if bias.any() and shifts.max() > 0:
+        sums, bias = node.bind(relax.op.add(sums, const(bias, "int32"))), np.zeros_like(bias)
+    columns = {
+        "multiplier": multipliers.astype("int32"),
+        "right": np.maximum(-shifts, 0).astype("int8"),
+        "left": np.maximum(shifts, 0).astype("int8"),
+        "offset": bias.astype("int64") * multipliers + (1 << 30),
+    }
+    stored = [name for name, values in columns.items() if values.min() < values.max()]
 
     def compute(x: Any, *others: Any) -> Any:
-        parts, added = others[: len(columns)], others[len(columns) :]
+        parts, added = dict(zip(stored, others, strict=False)), others[len(stored) :]
+
+        def of(name: str, column: Expr) -> Expr:
+            dtype = "int64" if columns[name].dtype == "int64" else "int32"
+            value = parts[name](column) if name in parts else tirx.IntImm(dtype, int(columns[name][0]))
+            return tirx.Cast(dtype, value)
 
         def element(*at: Expr) -> Expr:
-            total = x(*at)
-            if not parts:
-                total = times(total, factors[0])
-            else:
-                multiplier, right, *left = (tirx.Cast("int32", part(at[-1])) for part in parts)
-                for bits in left:
-                    total = total << bits
-                total = divided(high_product(total, multiplier), right)
+            total = x(*at) << of("left", at[-1]) if shifts.max() > 0 else x(*at)
+            total = high_product(total, of("multiplier", at[-1]), of("offset", at[-1]))
+            right = of("right", at[-1]) if "right" in stored else int(columns["right"][0])
+            total = divided(total, right, int(shifts.max() < 0))
             total = total + i32(levels.zero) if levels.zero else total
             for other in added:
                 total = total + tirx.Cast("int32", other(*at))
@@ -165,17 +178,5 @@ def rescaled(
 
         return te.compute(x.shape, element, name="rescaled")
 
-    return node.emit_te(compute, sums, *columns, *([] if more is None else [more]), name="rescaled")
-
-
-def _of_columns(factors: list[Factor], width: int) -> list[Any]:
-    """Tensors with each column's multiplier, shift to the right and, if any, shift to the left.
-
-    Empty where all factors are the same. width: columns of one factor.
-    """
-    if len(set(factors)) == 1:
-        return []
-    multipliers = np.repeat([factor.multiplier for factor in factors], width)
-    shifts = np.repeat([factor.shift for factor in factors], width)
-    tensors = [const(multipliers, "int32"), const(np.maximum(-shifts, 0), "int8")]
-    return [*tensors, const(np.maximum(shifts, 0), "int8")] if shifts.max() > 0 else tensors
+    tensors = [const(columns[name], str(columns[name].dtype)) for name in stored]
+    return node.emit_te(compute, sums, *tensors, *([] if more is None else [more]), name="rescaled")

@@ -1,21 +1,25 @@
 """Sigmoid, tanh and layer norm of the gates of an integer LSTM, exactly as LiteRT's kernel computes them.
 
 Gates are int16 with 12 bits after the point, results have 15. exp(-x) is a polynomial on a quarter of a unit
-times a constant for each further bit of x; 1 / (1 + exp(-x)) comes from Newton's method. All products are
-rounded to 15 bits, ties upwards. Numbers are held as int32; each `each` is one value of an element, which
-kernels compute into a register where it is read more than once.
+(a table, unless x is finer than a gate) times a constant for each further bit of x; 1 / (1 + exp(-x)) comes
+from Newton's method. All products are rounded to 15 bits, ties upwards. Numbers are held as int32; each
+`each` is one value of an element, which kernels compute into a register where it is read more than once.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from tvm import te, tirx
 
+from kiln.arrays import Array
 from kiln.frontend.tflite.fixed_point import Expr, Factor, divided, high_product, i32, limited, times
 
 _ONE = (1 << 15) - 1
+_TABLE, _TABLE_BITS = 1024, 3  # the length of the table of exponentials, and the bits before the point
 _HALF, _EIGHTH, _QUARTER_OF_UNIT = 1 << 14, 1 << 12, 1 << 13
 # exp(-2^k) of k from -2 on, exp(-1/8) and 1/3, with 31 bits after the point; 48/17 and -32/17 with 29.
 EXP_POWERS = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)
@@ -35,74 +39,114 @@ def _short(value: int) -> int:
 
 def _product(a: Expr, b: Expr | int) -> Expr:
     """round(a b / 2^15), ties upwards."""
-    return (a * (i32(b) if isinstance(b, int) else b) + i32(_HALF)) >> i32(15)
+    return (a * b + _HALF) >> 15
 
 
-def _exp(n: Any, bits: int) -> Any:
-    """exp(n) with 15 bits after the point of int16 n <= 0 with `bits` before the point."""
-    after = 15 - bits
-    quarter = 1 << (after - 2)
-    lowest = each(lambda v: (v & i32(quarter - 1)) - i32(quarter), n, name="lowest")
-    x = each(lambda v: (v << i32(bits)) + i32(_EIGHTH), lowest, name="around")
-    x2 = each(lambda v: _product(v, v), x, name="square")
-    thirds = each(
+def _of_quarter(lowest: Any, bits: int, apply: Callable[..., Any] = each) -> Any:
+    """exp(lowest) with 15 bits after the point of integers of -1/4 to 0 with `bits` of 16 before the point.
+
+    apply: calls its first argument with the elements of the others: `each`, or a function of numpy's arrays.
+    """
+    x = apply(lambda v: (v << bits) + _EIGHTH, lowest, name="around")
+    x2 = apply(lambda v: _product(v, v), x, name="square")
+    thirds = apply(
         lambda v, v2: _product(divided(_product(v2, v2), 2) + _product(v2, v), _short(THIRD)) + v2,
         x, x2, name="thirds",
     )  # fmt: skip
     at_eighth = _short(EXP_OF_EIGHTH)
-    result = each(
-        lambda v, rest: i32(at_eighth) + _product(v + divided(rest, 1), at_eighth), x, thirds, name="exp"
-    )
+    return apply(lambda v, rest: at_eighth + _product(v + divided(rest, 1), at_eighth), x, thirds, name="exp")
+
+
+def exponentials() -> Array:
+    """exp(x) with 15 bits after the point of the 1024 numbers from -1/4 to 0 with 3 of 16 bits before it.
+
+    The numbers with more bits before the point are a part of these. A look-up takes three instructions, the
+    polynomial about 40.
+    """
+    numbers = np.arange(_TABLE) - _TABLE
+    return np.asarray(_of_quarter(numbers, _TABLE_BITS, lambda f, *x, name: f(*x)), "int16")
+
+
+def _exp(below: Any, bits: int, table: Any) -> Any:
+    """exp(x) with 15 bits after the point of int16 x < 0 with `bits` before the point; unspecified for 0.
+
+    below: -1 - x, int32. table: from `exponentials`.
+    """
+    after = 15 - bits
+    quarter = 1 << (after - 2)
+    places = each(lambda v: ~v & i32(quarter - 1), below, name="places")
+    if bits < _TABLE_BITS:
+        result = _of_quarter(each(lambda v: v - i32(quarter), places, name="lowest"), bits)
+    else:
+        at_place = functools.partial(_looked_up, table, bits - _TABLE_BITS)
+        result = each(at_place, places, name="exp")
     for number, power in enumerate(EXP_POWERS[: bits + 2]):
-        result = each(_power_of(after - 2 + number, _short(power)), result, lowest, n, name="exp")
+        result = each(_power_of(after - 2 + number, _short(power)), result, below, name="exp")
     if bits > 5:  # below -32
-        least = -(1 << (20 - bits))
-        result = each(lambda v, source: tirx.Select(source < i32(least), i32(0), v), result, n, name="exp")
-    return each(lambda v, source: v | (~(source >> i32(31)) & i32(_ONE)), result, n, name="exp")  # 1 of 0
+        most = 1 << (20 - bits)
+        result = each(lambda v, u: tirx.Select(u >= i32(most), i32(0), v), result, below, name="exp")
+    return result
+
+
+def _looked_up(table: Any, shift: int, place: Expr) -> Expr:
+    """The value of a table at place * 2^shift, as int32."""
+    return tirx.Cast("int32", table(tirx.Cast("int64", place << i32(shift) if shift else place)))
 
 
 def _power_of(bit: int, power: int) -> Callable[..., Expr]:
-    """The product with `power` where the multiple of a quarter has the bit, else with 1."""
+    """The product with `power` where the multiple of a quarter in `below` has the bit.
 
-    def element(value: Expr, lowest: Expr, n: Expr) -> Expr:
-        is_set = ((lowest - n) & i32(1 << bit)) != i32(0)
-        return _product(value, tirx.Select(is_set, i32(power), i32(1 << 15)))
+    round(v p / 2^15) is v less (v (2^15 - p) + 2^14 - 1) / 2^15, rounded down: so the number that is 0
+    elsewhere is a constant under a mask of the bit's sign, and the constant that is added fits no instruction
+    and is kept in a register, for instructions that multiply and add.
+    """
+
+    def element(value: Expr, below: Expr) -> Expr:
+        has_bit = (below << i32(31 - bit)) >> i32(31)
+        return value - ((value * (has_bit & i32((1 << 15) - power)) + i32(_HALF - 1)) >> i32(15))
 
     return element
 
 
 def _inverse(exp: Any) -> Any:
-    """2 / (1 + exp) with 13 bits after the point."""
+    """2 / (1 + exp) with 13 bits after the point; constants are added before the shifts."""
     half = each(lambda v: (v + i32(1 << 15)) >> i32(1), exp, name="half")
-    x = each(lambda v: i32(_short(NEWTON)) + _product(v, _short(NEWTON_SLOPE)), half, name="inverse")
+    first = (_short(NEWTON) << 15) + _HALF
+    x = each(lambda v: (v * i32(_short(NEWTON_SLOPE)) + i32(first)) >> i32(15), half, name="inverse")
+    above = _HALF - (_QUARTER_OF_UNIT << 15)
     for _ in range(3):
-        rest = each(lambda h, v: i32(_QUARTER_OF_UNIT) - _product(h, v), half, x, name="rest")
-        x = each(lambda v, r: v + (_product(v, r) << i32(2)), x, rest, name="inverse")
+        error = each(lambda h, v: (h * v + i32(above)) >> i32(15), half, x, name="error")
+        x = each(lambda v, e: v - (((v * e + i32(_HALF - 1)) >> i32(15)) << i32(2)), x, error, name="inverse")
     return x
 
 
-def _negative(x: Any) -> Any:
-    """-|x|."""
-    return each(lambda v: tirx.min(v, -v), x, name="negative")
+def _below(x: Any) -> Any:
+    """|x| - 1."""
+    return each(lambda v: tirx.max(v, -v) - i32(1), x, name="below")
 
 
-def sigmoid(x: Any) -> Any:
-    """The sigmoid of gates."""
-    inverse = _inverse(_exp(_negative(x), 3))
+def _unless_zero(x: Expr) -> Expr:
+    """A mask: 0 for 0, else -1."""
+    return (x | -x) >> i32(31)
+
+
+def sigmoid(x: Any, table: Any) -> Any:
+    """The sigmoid of gates; `table`: from `exponentials`."""
+    inverse = _inverse(_exp(_below(x), 3, table))
 
     def element(v: Expr, source: Expr) -> Expr:
-        zero = ~((source | -source) >> i32(31)) & i32(4)  # Newton's method is 4 below 1/2 there
-        return ((v << i32(1)) ^ ((source >> i32(31)) & i32(_ONE))) + zero
+        result = (v << i32(1)) ^ ((source >> i32(31)) & i32(_ONE))
+        return ((result - i32(_HALF)) & _unless_zero(source)) + i32(_HALF)
 
     return each(element, inverse, x, name="sigmoid")
 
 
-def tanh(x: Any, bits: int) -> Any:
-    """The tanh of int16 with `bits` before the point, 0 to 6."""
-    inverse = _inverse(_exp(_negative(x), bits + 1))
+def tanh(x: Any, table: Any, bits: int) -> Any:
+    """The tanh of int16 with `bits` before the point, 0 to 6; `table`: from `exponentials`."""
+    inverse = _inverse(_exp(_below(x), bits + 1, table))
 
     def element(v: Expr, source: Expr) -> Expr:
-        size = tirx.min((v - i32(_QUARTER_OF_UNIT)) << i32(2), i32(_ONE)) & ((source | -source) >> i32(31))
+        size = tirx.min((v - i32(_QUARTER_OF_UNIT)) << i32(2), i32(_ONE)) & _unless_zero(source)
         return (size ^ (source >> i32(31))) - (source >> i32(31))
 
     return each(element, inverse, x, name="tanh")

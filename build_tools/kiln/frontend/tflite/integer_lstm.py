@@ -52,6 +52,7 @@ class IntegerLstmLayer:
         self._peephole, self._norm = node.has(11), node.has(_NORMS + 1)
         self._check()
         self._set_grids()
+        self._exponentials = const(functions.exponentials(), "int16")
         self._clip = _clip(options.CellClip(), self._cell, 32767)
         # Of the levels of the result: as LiteRT's kernel, whatever their zero point.
         self._projection_clip = _clip(options.ProjClip(), node.result_grid() or self._state, 127)
@@ -200,10 +201,10 @@ class IntegerLstmLayer:
     def _next_cell(self, gates: Sequence[Gate], cell: Any) -> Any:
         """The cell after a step; `gates`: input (if it is no other's complement), forget, cell."""
 
-        def compute(now: Any, *tensors: Any) -> Any:
+        def compute(now: Any, table: Any, *tensors: Any) -> Any:
             *put, forget, new = _parts(now.shape, tensors, [column for _, column in gates])
-            forget, new = functions.sigmoid(forget), functions.tanh(new, 3)
-            shares = [functions.sigmoid(put[0]) if put else _complement(forget), new]
+            forget, new = functions.sigmoid(forget, table), functions.tanh(new, table, 3)
+            shares = [functions.sigmoid(put[0], table) if put else _complement(forget), new]
             kept = functions.each(
                 lambda f, c: _narrow(divided(f * tirx.Cast("int32", c), 15)), forget, now, name="kept"
             )
@@ -212,7 +213,8 @@ class IntegerLstmLayer:
             )
             return functions.each(self._sum, kept, added, name="cell")
 
-        return self._node.emit_te(compute, cell, *[tensor for tensor, _ in gates], name="cell")
+        tensors = [tensor for tensor, _ in gates]
+        return self._node.emit_te(compute, cell, self._exponentials, *tensors, name="cell")
 
     def _sum(self, kept: Expr, added: Expr) -> Expr:
         """The cell from its two shares."""
@@ -230,14 +232,15 @@ class IntegerLstmLayer:
         projects = node.has(_PROJECTION)
         zero = -self._hidden.zero if projects else self._hidden.zero
 
-        def compute(now: Any, x: Any) -> Any:
+        def compute(now: Any, table: Any, x: Any) -> Any:
             [shown] = _parts(now.shape, [x], [column])
-            parts = functions.sigmoid(shown), functions.tanh(now_wide(now), 15 + self._power)
+            wide = now_wide(now)
+            parts = functions.sigmoid(shown, table), functions.tanh(wide, table, 15 + self._power)
             return functions.each(
                 lambda a, b: limited(times(a * b, factor) + i32(zero), "int8"), *parts, name="hidden"
             )
 
-        units = node.emit_te(compute, cell, tensor, name="hidden")
+        units = node.emit_te(compute, cell, self._exponentials, tensor, name="hidden")
         if not projects:
             if self._hidden.scale != self._state.scale or self._hidden.zero != self._state.zero:
                 raise ValueError("its intermediate tensor 4 and its output state have different quantisation")
