@@ -5,10 +5,11 @@ pairs of core registers. Here the upper and the lower words of the sum are vecto
 a product, and the top bit of VHADD, half of the sum of two unsigned words, is the carry. For n > 32 the
 result is the upper words, shifted. For n < 32 it is combined from both (VQSHL, VSRI), and saturates if it
 does not fit 32 bits; a saturated value is far outside of the limits (max and min) that follow, so the stored
-value is the same. (m x + 2^30) >> 31 is one instruction, VQRDMULH.
+value is the same. Without limits, VSHL in place of VQSHL gives the lower 32 bits. (m x + 2^30) >> 31 is one
+instruction, VQRDMULH.
 
-Applies to four lanes that are stored in at most 32 bits; x and m of at most 32 bits, n constant; for n < 32
-with limits. Needs |b| < 2^62, and sums that fit 64 bits.
+Applies to four lanes that are stored in at most 32 bits; x and m of at most 32 bits, n constant. Needs
+|b| < 2^62, and sums that fit 64 bits.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _narrowed(value: Any, low: float = -math.inf, high: float = math.inf) -> tup
     if str(value.ty.dtype) != _WIDE:
         return None
     if isinstance(value, tirx.RShift):
-        return _shifted(value, low >= _LEAST and high <= _MOST)
+        return _shifted(value, low >= _LEAST and high <= _MOST, may_wrap=low == -high == -math.inf)
     if not isinstance(value, tirx.Add | tirx.Sub | tirx.Max | tirx.Min):
         return None
     number = _constant(value.b)
@@ -77,13 +78,16 @@ def _added(words: Any, bound: int, number: int, may_saturate: bool) -> tuple[Any
     return tirx.call_llvm_pure_intrin(_WORDS, "llvm.sadd.sat.v4i32", words, addend), -_LEAST
 
 
-def _shifted(value: Any, may_saturate: bool) -> tuple[Any, int] | None:
-    """The words of a sum of terms that is shifted to the right, and their bound; None if they may not fit."""
+def _shifted(value: Any, may_saturate: bool, may_wrap: bool) -> tuple[Any, int] | None:
+    """The words of a sum of terms that is shifted to the right, and their bound; None if they may not fit.
+
+    may_wrap: only the lower 32 bits are used.
+    """
     count = _constant(value.b)
     rounded = _rounded_product(value.a) if count == 31 else None
     if rounded is not None:
         return rounded, -_LEAST
-    if count is None or not 0 < count < 64 or (count < 32 and not may_saturate):
+    if count is None or not 0 < count < 64 or (count < 32 and not may_saturate and not may_wrap):
         return None
     terms = [_halves(term) for term in _terms(value.a)]
     if any(term is None for term in terms):
@@ -96,7 +100,10 @@ def _shifted(value: Any, may_saturate: bool) -> tuple[Any, int] | None:
         low = tirx.Cast(_WORDS, tirx.Add(tirx.Cast(_WIDE, low), tirx.Cast(_WIDE, other_low)))
         high = tirx.Sub(tirx.Add(high, other_high), carried)
     if count < 32:
-        upper = _call("llvm.arm.mve.vqshl.imm.v4i32", high, i32(32 - count), unsigned=False)
+        if may_saturate:
+            upper = _call("llvm.arm.mve.vqshl.imm.v4i32", high, i32(32 - count), unsigned=False)
+        else:
+            upper = tirx.LShift(high, tirx.Broadcast(i32(32 - count), _LANES))
         words = tirx.call_llvm_pure_intrin(_WORDS, "llvm.arm.mve.vsri.v4i32", upper, low, i32(count))
         return words, -_LEAST
     words = tirx.RShift(high, tirx.Broadcast(i32(count - 32), _LANES)) if count > 32 else high

@@ -19,9 +19,11 @@ from kiln.kernels.cpu.dot_operands import (
 )
 from kiln.kernels.cpu.dot_packing import QUAD, DotPacking, Slot, slots_of
 from kiln.kernels.cpu.gemm_tile import Loop
-from kiln.kernels.cpu.output_tile import TileOperands
-from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store
+from kiln.kernels.cpu.output_tile import OutputTile, TileOperands
+from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store, vector
 from kiln.tir.vector_expr import i32
+
+_LANES = 4  # 32-bit lanes of a vector
 
 
 class _DotTile:
@@ -50,9 +52,6 @@ class _DotTile:
         accumulator = load(self.sums[row], indices)
         operands = (*flags, accumulator, left, right) if flags else (left, right, accumulator)
         store(self.sums[row], indices, call("int32", name, *operands))
-
-    def emit(self) -> Any:
-        raise NotImplementedError
 
 
 class WordTile(_DotTile):
@@ -192,17 +191,21 @@ class WordTile(_DotTile):
 class VectorTile(_DotTile):
     """A register tile computed with `vmladava`: x is read as vectors of 16 bytes."""
 
-    def emit(self) -> Any:
-        """Emit the sums; returns a function that calls its argument for each of them."""
+    def emit(self, out: OutputTile) -> None:
+        """Emit the sums and the results: those of four columns as vectors, the others one by one."""
         self.clear(self.sums)
         self._reduce(self.packing.runs, int64(0), int64(0))
-
-        def deliver(visit: Any) -> None:
-            for row in range(self.count):
-                for column in range(self.columns):
-                    visit(row, column, load(self.sums[row], [int64(column)]))
-
-        return deliver
+        whole = self.columns // _LANES * _LANES
+        for row in range(self.count):
+            for first in range(0, whole, _LANES):
+                lanes = registers([_LANES], "int32")  # apart, else LLVM keeps the sums in a vector
+                for lane in range(_LANES):
+                    store(lanes, [int64(lane)], load(self.sums[row], [int64(first + lane)]))
+                with vector(_LANES) as lane:
+                    out.finish(out.rows[row], out.first_column + int64(first) + lane, load(lanes, [lane]))
+            for column in range(whole, self.columns):
+                value = load(self.sums[row], [int64(column)])
+                out.finish(out.rows[row], out.first_column + int64(column), value)
 
     def _reduce(self, remaining: Sequence[Loop], x_offset: Expr, step: Expr) -> None:
         packing = self.packing

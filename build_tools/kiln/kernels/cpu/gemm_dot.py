@@ -20,6 +20,8 @@ Schedule     smlad: four bytes of x are a load and two SXTB16, which give k, k +
              each pixel, as one run, and the columns are the inner loop. mla: the same on cores that have
              neither instruction.
              vmladava: up to four vectors, gathered from rows of the image, if rows fill fewer lanes alone.
+             vmladava: four columns of a row, whose results are computed as a vector; longer reductions two
+             rows by two columns, which share loads.
 Applies      int8 weights. Weights of -128 need both columns to be unpacked. vmladava: int8 x. mla: short
              reductions only.
 Accuracy     Exact: no step saturates or rounds.
@@ -44,6 +46,7 @@ METHODS = {"dsp": "smlad", "mve": "vmladava", "none": "mla"}  # by the target's 
 # The longest reduction whose values of x all stay in registers, by method.
 _SHORT = {"smlad": 12, "vmladava": 4 * BLOCK, "mla": 9}
 _GREATEST_OFFSET = 255  # of a lane of a gathered vector
+_LEAST_SHARED = 18 * BLOCK  # values of a sum, from which shared loads save more than a vector of results
 
 
 @dataclass(frozen=True)
@@ -58,16 +61,26 @@ class DotProduct(DotPacking):
                 out.columns, lambda column, value: out.finish(out.rows[0], out.first_column + column, value)
             )
             return
-        emitter = VectorTile if self.method == "vmladava" else WordTile
-        emitter(self, out.columns, operands).emit()(
+        if self.method == "vmladava":
+            VectorTile(self, out.columns, operands).emit(out)
+            return
+        WordTile(self, out.columns, operands).emit()(
             lambda row, column, value: out.finish(out.rows[row], out.first_column + int64(column), value)
         )
 
 
-def _tile(rows: int, columns: int) -> Tile:
-    """The register tile: the sums and one row's operands fit the registers."""
+def _depth(runs: Sequence[Loop]) -> int:
+    """Values of a sum."""
+    return int(np.prod([loop.extent for loop in runs], dtype=np.int64))
+
+
+def _tile(method: str, rows: int, columns: int, depth: int) -> Tile:
+    """The register tile: the sums and one row's operands fit the registers.
+
+    depth: values of a sum. With vectors, two rows share loads of weights, one row has a vector of results.
+    """
     panel = 4 if columns % 4 in (0, 3) else 2
-    if rows == 1:
+    if rows == 1 or (method == "vmladava" and panel == 4 and depth < _LEAST_SHARED):
         return Tile(1, panel, 1, adjacent=min(4 // panel, ceil_div(columns, panel)))
     return Tile(2, 2, 1, parts=panel // 2)
 
@@ -80,7 +93,7 @@ def _whole_row(columns: int) -> Tile:
 def _short_offsets(method: str, machine: Machine, runs: tuple[Loop, ...], columns: int) -> tuple[int, ...]:
     """Offsets in x of the values of a short reduction; empty where `runs` is longer."""
     offsets = [0]
-    if int(np.prod([loop.extent for loop in runs], dtype=np.int64)) > _SHORT[method] or columns < 2:
+    if _depth(runs) > _SHORT[method] or columns < 2:
         return ()
     for loop in runs:
         offsets = [before + k * loop.x_stride for before in offsets for k in range(loop.extent)]
@@ -119,6 +132,6 @@ def dot_product(
         return None
     if method == "mla" and not offsets:
         return None
-    tile = _whole_row(columns) if offsets else _tile(rows, columns)
+    tile = _whole_row(columns) if offsets else _tile(method, rows, columns, _depth(runs))
     signed = dtypes[0] != "uint8"
     return DotProduct(method, tile, runs, signed, shared, arrangement, offsets, wide=wide)
