@@ -50,7 +50,7 @@ CASES = [
     Scaled(_depthwise(12, 1, (5, 6), "uint8"), 24, 100, residual=True),
     Scaled(_depthwise(4, 1, (5, 7)), 13, -100, far=True),
     Scaled(_depthwise(8, 1, (5, 8)), 2, far=True),
-    # Of a core with Helium: results of four channels as vectors, of channels that are left, of two rows by two.
+    # With Helium: results of four channels as vectors, of channels that are left, of two rows by two.
     Scaled(Case((1, 5, 6, 16), (3, 3, 16, 8), "int8"), 38, 4),
     Scaled(Case((1, 3, 5, 80), (1, 1, 80, 7), "int8"), 31, far=True),
     Scaled(Case((1, 4, 5, 80), (1, 1, 80, 4), "int8"), 30, far=True),
