@@ -61,6 +61,18 @@ g (float[2] h, float[3,2] x, float[2,3] z) => (float[2] last, float[2,3] rows, f
     { t = Add(s, a)  row = Mul(t, c)  total = Sub(t, c) }>(h, x, z)
 }
 """
+# The branches declare one axis of results that have two, as PyTorch's exporter by tracing does.
+DECLARED = """
+g (float[n,8] x) => (float[m,8] y, float[m,4] z) {
+  r = Relu(x)  s = Shape(r)  axes = Size(s)  zero = Constant<value = int64 {0}>()  c = Equal(axes, zero)
+  i = If(c) <then_branch = t () => (float[?] a) { a = Squeeze(r) },
+             else_branch = e () => (float[?] b) { b = Identity(r) }>
+  v = Abs(i)  y = Neg(v)
+  u = Shape(v)  from = Constant<value = int64[1] {-2}>()  to = Constant<value = int64[1] {-1}>()
+  rows = Slice(u, from, to)  four = Constant<value = int64[1] {4}>()  sizes = Concat<axis=0>(rows, four)
+  z = ConstantOfShape(sizes)
+}
+"""
 
 
 def compare(path: Path, inputs: Mapping[str, Any], dims: Any = None, **sizes: int) -> None:
@@ -77,6 +89,13 @@ def compare(path: Path, inputs: Mapping[str, Any], dims: Any = None, **sizes: in
 def test_a_branch_on_a_value_of_the_run(condition: bool, tmp_path: Path) -> None:
     x = np.float32([[1, -2, 3], [-4, 5, 0]])
     compare(write(tmp_path / "m.onnx", BRANCHES), {"x": x, "c": np.array(condition)})
+
+
+@pytest.mark.parametrize("sizes", [{}, {"n": 3}])
+def test_shapes_that_branches_declare_are_not_believed(sizes: dict[str, int], tmp_path: Path) -> None:
+    path = write(tmp_path / "g.onnx", DECLARED if sizes else DECLARED.replace("float[n,", "float[3,"))
+    x = np.arange(-8, 16, dtype="float32").reshape(3, 8)
+    compare(path, {"x": x}, {"n": (1, 9)} if sizes else None, **sizes)
 
 
 @pytest.mark.parametrize("text", [COUNTED, ENDED])

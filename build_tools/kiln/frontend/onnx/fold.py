@@ -16,6 +16,7 @@ from onnx import numpy_helper
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.onnx import order
+from kiln.frontend.onnx.attributes import graphs_in
 from kiln.frontend.onnx.inference import infer_shapes
 from kiln.frontend.onnx.inferred_sizes import repair
 from kiln.frontend.onnx.plain_session import plain_session
@@ -26,7 +27,9 @@ Sizes = Mapping[str, Sequence[int | str]]
 
 
 def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.ModelProto:
-    """Fold the constants of `model` and infer all shapes. Changes nodes of `model` as `repair` does.
+    """Fold the constants of `model` and infer all shapes.
+
+    Changes nodes of `model` as `repair` does, and removes the shapes that graphs inside of nodes declare.
 
     `sizes`: shapes of the inputs, as numbers and as names of symbolic sizes.
 
@@ -36,6 +39,7 @@ def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.Model
     """
     import onnxsim  # it starts a thread, which a process that forks must not have
 
+    _forget_inner_shapes(model.graph)
     opened = _with_input_shapes(model, sizes)
     _replace_nodes(model, *repair(opened))
     prediction = Prediction(path, opened)
@@ -81,6 +85,19 @@ def _with_input_shapes(model: onnx.ModelProto, sizes: Sizes) -> onnx.ModelProto:
         for dim in value.type.tensor_type.shape.dim:
             dim.Clear()
     return result
+
+
+def _forget_inner_shapes(graph: onnx.GraphProto) -> None:
+    """Remove the shapes of all tensors but inputs from the graphs inside of the nodes of `graph`.
+
+    PyTorch's exporter by tracing declares one axis of unknown size for results of an If that have several.
+    """
+    for inner in (inner for node in graph.node for inner in graphs_in(node)):
+        del inner.value_info[:]
+        for value in inner.output:
+            if value.type.HasField("tensor_type"):
+                value.type.tensor_type.ClearField("shape")
+        _forget_inner_shapes(inner)
 
 
 def _replace_nodes(
