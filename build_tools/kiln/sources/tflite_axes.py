@@ -2,7 +2,8 @@
 
 Early converters gave biases the axis of their weights, 3 of a depthwise convolution. TensorFlow Lite Micro
 runs such files, its example of person detection among them, and LiteRT refuses them. A tensor with one axis
-can only be quantised along axis 0, so the `fetch` stage writes 0 there.
+can only be quantised along axis 0, so the `fetch` stage writes 0 there. Data behind the
+FlatBuffer is moved into it first (kiln.sources.tflite_buffers).
 """
 
 from __future__ import annotations
@@ -13,29 +14,33 @@ from pathlib import Path
 from typing import Any
 
 from kiln.files import atomic_write
+from kiln.sources.tflite_buffers import with_data_inside
 
 _AXIS_FIELD = 16  # offset of the field quantized_dimension in the table's list of fields
 
 
 def write_mended(path: Path, out: Path) -> bool:
-    """Write the TFLite file `path` with mended axes to `out`; return whether an axis had to be mended.
+    """Write the TFLite file `path` to `out` with mended axes and all data inside of the FlatBuffer.
 
-    Writes nothing otherwise, nor for a damaged file, which later stages reject.
+    Returns whether that changes the file; writes nothing otherwise, nor for a damaged file, which later
+    stages reject. Raises KilnError as `with_data_inside` does.
     """
     if path.suffix != ".tflite":
         return False
     import tflite
 
-    content = bytearray(path.read_bytes())
+    given = path.read_bytes()
+    content = bytearray(with_data_inside(path, given))
     try:
         offsets = list(_offsets_of_wrong_axes(tflite.Model.GetRootAsModel(content, 0), len(content)))
         for offset in offsets:
             struct.pack_into("<i", content, offset, 0)
     except Exception:  # the reader of a damaged file raises many kinds
         return False
-    if offsets:
-        atomic_write(out, bytes(content))
-    return bool(offsets)
+    if content == given:
+        return False
+    atomic_write(out, bytes(content))
+    return True
 
 
 def _offsets_of_wrong_axes(model: Any, file_bytes: int) -> Iterator[int]:
