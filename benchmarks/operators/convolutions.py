@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.operators.case import Case, sizes_text
 
-# Columns: kind, batch, channels, image, outputs, kernel, and what differs.
+# Columns: kind, batch, channels, image, outputs, kernel, and attributes other than the defaults.
 _TABLE: list[tuple[str, int, int, tuple[int, ...], int, int, dict[str, Any]]] = [
     ("conv2d", 1, 3, (161, 97), 19, 3, {"strides": [2, 2]}),
     ("conv2d", 1, 3, (224, 224), 96, 4, {"strides": [4, 4]}),
@@ -100,7 +100,7 @@ def convolutions() -> Iterator[Case]:
 
 
 def transposed() -> Iterator[Case]:
-    """Yield the cases."""
+    """Transposed convolutions of every rank."""
     table: list[tuple[int, tuple[int, ...], int, int, dict[str, Any]]] = [
         (64, (28, 28), 32, 2, {"strides": [2, 2]}),
         (256, (14, 14), 256, 2, {"strides": [2, 2]}),

@@ -49,10 +49,10 @@ typedef enum kiln_status {
     KILN_WRONG_MODEL = 14,   /* typed entry of one model, session of another */
     KILN_BAD_PLAN = 15,      /* the plan has no such step: the generated source is damaged, or the
                                 model is an interface */
-    KILN_BUSY = 16, /* a session called from its own on_step, or a pool that a kernel uses */
+    KILN_BUSY = 16, /* a session is called from its own on_step, or a pool while a kernel uses it */
 
-    /* kiln_compatible: a model that comes later, compared with the one that a program was built
-     * with; the statuses of tensors and dimensions below say the rest */
+    /* kiln_compatible: a loaded model differs from the one that the program was built with; the
+     * statuses of tensors and dimensions below are used too */
     KILN_OTHER_SCALE = 17,     /* scale or zero point of a tensor */
     KILN_OTHER_INTERFACE = 18, /* number of tensors or dimensions, or a dimension of an axis */
     KILN_OTHER_NAME = 19,      /* of a tensor or dimension */
@@ -66,7 +66,7 @@ typedef enum kiln_status {
     KILN_BAD_DEVICE = 25,    /* not in this processor's memory */
     KILN_BAD_OFFSET = 26,    /* data + byte_offset + size leaves the address space */
     KILN_BAD_ALIGNMENT = 27, /* address is not a multiple of the element's size */
-    KILN_OVERLAP = 28,       /* an output overlaps another tensor, or a tensor arena or state */
+    KILN_OVERLAP = 28,       /* an output overlaps another tensor, or a tensor the arena or state */
     KILN_BAD_GPU = 29,       /* on another GPU than the session */
 
     /* a symbolic dimension */
@@ -271,10 +271,10 @@ typedef struct kiln_variant {
     int32_t (*step)(const kiln_frame *frame, uint32_t bucket, uint32_t step);
 } kiln_variant;
 
-/* A dimension is free, read from an axis of an input; or counted: how many elements an operator
- * such as NonZero finds, which a step of the run knows first; or derived: the size of an axis that
- * follows from these, such as seq + 1. They are numbered in this order. Until its step has run, a
- * counted one has the greatest size that it can have, which outputs must have room for. */
+/* A dimension is free (read from an axis of an input), counted (the number of elements that an
+ * operator such as NonZero finds, which a step of the run computes), or derived (the size of an
+ * axis that follows from these, such as seq + 1). They are numbered in this order. Until its step
+ * has run, a counted dimension has its greatest size, for which outputs must have room. */
 struct kiln_model {
     uint32_t abi; /* KILN_ABI of the generator */
     const char *name;
@@ -417,17 +417,17 @@ void kiln_close(kiln_session *session);
  */
 kiln_status kiln_run(kiln_session *session, const DLTensor *inputs, const DLTensor *outputs);
 
-/* The same in steps, to time each, or to stop between two: kiln_begin checks everything, then
- * kiln_step while kiln_steps_left. The tensors must stay as they are until the last step.
- * A new kiln_begin, or kiln_cancel, drops the remaining steps. */
+/* Run step by step, to time each step or to pause between two: kiln_begin checks everything; then
+ * call kiln_step while kiln_steps_left. The tensors must stay as they are until the last step. A
+ * new kiln_begin, or kiln_cancel, drops the remaining steps. */
 kiln_status kiln_begin(kiln_session *session, const DLTensor *inputs, const DLTensor *outputs);
 kiln_status kiln_step(kiln_session *session);
 uint32_t kiln_steps_left(const kiln_session *session);
 void kiln_cancel(kiln_session *session);
 
 /* Give the state its initial values, as kiln_open does: the next run is the first of a sequence. A
- * run that ended in its middle leaves the state partly written: reset it then. KILN_OK for a model
- * without state. */
+ * run that ended before its last step leaves the state partly written: reset it then. Returns
+ * KILN_OK for a model without state. */
 kiln_status kiln_reset(kiln_session *session);
 
 /* The last error of this session (status KILN_OK: the last call worked). */
@@ -435,8 +435,8 @@ const kiln_detail *kiln_error(const kiln_session *session);
 
 /* Check a params image again, its CRC included: an image in flash that may have lost a bit, or one
  * that others may have written to. params null: the image linked with the code, whose payload
- * kiln_open does not read (params_trusted); bytes is not looked at then. Statuses are those of
- * kiln_open, KILN_PARAMS_CORRUPT above all. A model without parameters is KILN_OK. detail may be
+ * kiln_open does not read (params_trusted); bytes is then ignored. Returns the statuses of
+ * kiln_open, mostly KILN_PARAMS_CORRUPT, and KILN_OK for a model without parameters. detail may be
  * null. */
 kiln_status kiln_check_params(const kiln_model *model, const void *params, size_t bytes,
                               kiln_detail *detail);
@@ -453,18 +453,17 @@ typedef struct kiln_plan_result {
 
 /* The bucket for given sizes, and the memory that it needs. If an input's content selects a special
  * case, which only a run determines, session.bucket is another one, with other steps and no larger
- * arena. kiln_plan reads rank, dtype and shape of the inputs
- * and nothing else of them; kiln_plan_dims takes the dimensions themselves, in the model's order.
- * detail may be null. */
+ * arena. kiln_plan reads only rank, dtype and shape of the inputs; kiln_plan_dims takes the
+ * dimensions themselves, in the model's order. detail may be null. */
 kiln_status kiln_plan(const kiln_model *model, const DLTensor *inputs, kiln_plan_result *result,
                       kiln_detail *detail);
 kiln_status kiln_plan_dims(const kiln_model *model, const int64_t *dims, kiln_plan_result *result,
                            kiln_detail *detail);
 
 /* Write the tensor's shape for these dimensions (as in kiln_plan_result; null where the model has
- * none) to shape[0..rank-1], unless that is null. Returns its bytes, SIZE_MAX if they exceed the
- * address space, and for null. With it a caller computes the size of an output before it has memory
- * for it:
+ * none) to shape[0..rank-1], unless that is null. Returns its bytes; SIZE_MAX if they exceed the
+ * address space or the tensor is null. With it a caller computes the size of an output before it
+ * has memory for it:
  *
  *     kiln_plan_result plan;
  *     if (kiln_plan(model, inputs, &plan, &detail) == KILN_OK)
@@ -472,11 +471,11 @@ kiln_status kiln_plan_dims(const kiln_model *model, const int64_t *dims, kiln_pl
  */
 size_t kiln_tensor_shape(const kiln_tensor *tensor, const int64_t *dims, int64_t *shape);
 
-/* The shape and bytes of output `index` as the session's last run has left it. They differ from
- * those that kiln_plan gives, which the output must have room for, where the model counts elements
- * (NonZero, NonMaxSuppression): the run's elements are then at the start of the output's memory,
- * compact in this shape, and what follows them is not specified. 0 without an open session, and for
- * an output that the model does not have. */
+/* The shape and bytes of output `index` after the session's last run. If the model counts elements
+ * (NonZero, NonMaxSuppression), they can be less than those of kiln_plan, for which the output must
+ * have room: the elements are then at the start of the output's memory, compact in this shape, and
+ * the bytes after them are unspecified. Returns 0 without an open session, and for an output that
+ * the model does not have. */
 size_t kiln_output_shape(const kiln_session *session, uint32_t index, int64_t *shape);
 
 /* A DLTensor over data, compact, on this processor. shape is only ever read. */
@@ -502,9 +501,10 @@ struct kiln_pool {
  * Sessions may share it: while one uses it, the others work in their own thread. The memory may
  * hold anything but an open pool, whose threads would be lost. On an error the pool is closed. */
 kiln_status kiln_pool_open(kiln_pool *pool, int32_t threads);
-/* End the pool's threads. KILN_BUSY, and nothing happens, while a kernel uses the pool: from a
- * task, or from another thread than the one that runs. From on_step it may be closed; the run goes
- * on in the caller's thread. Nothing happens to a closed pool, to memory of zeros and to null. */
+/* End the pool's threads. Returns KILN_BUSY, and does nothing, while a kernel uses the pool: if
+ * called from a task, or from another thread than the one that runs. A pool may be closed from
+ * on_step; the run then continues in the caller's thread. Does nothing for a closed pool, memory of
+ * zeros and null. */
 kiln_status kiln_pool_close(kiln_pool *pool);
 /* Number of the pool's threads; 1 for a closed pool and for null. */
 int32_t kiln_pool_threads(const kiln_pool *pool);
@@ -516,13 +516,13 @@ void kiln_parallel(kiln_pool *pool, kiln_task task, const void *args, int32_t ex
 /* ---- the processor: cpu_x86.c, cpu_arm_linux.c or cpu_none.c, whichever was linked -------------
  *
  * These files, the rest of the runtime and the generated plan are compiled for the oldest processor
- * of their architecture: kiln_open can say on every one what it lacks for a model's kernels. */
+ * of their architecture, so that on every processor kiln_open can report the features that it lacks
+ * for a model's kernels. */
 
-/* A bit for each feature that this processor has and its operating system supports. All bits
- * are set if the processor cannot be queried. Linux gives tile registers (AMX) to a process that
- * asks for them: they are asked for, and have a bit, only if `wanted` has that bit. From then on
- * sigaltstack wants 12 KB or more, and a smaller stack for signals that is in use already makes
- * Linux refuse the registers. */
+/* A bit for each feature that this processor has and its operating system supports. All bits are
+ * set if the processor cannot be queried. Linux grants tile registers (AMX) on request: this
+ * function requests them, and sets their bit, only if `wanted` has that bit. Afterwards sigaltstack
+ * requires 12 KB or more; Linux refuses the request if a smaller signal stack is in use already. */
 uint64_t kiln_cpu_features(uint64_t wanted);
 /* LLVM's name of the feature of a bit, 0..63; null for a bit without a feature. */
 const char *kiln_cpu_feature_name(uint32_t bit);
@@ -536,7 +536,7 @@ const char *kiln_cpu_feature_name(uint32_t bit);
  * or the system would end the program (SIGBUS). Replace it by renaming another file onto it. Where
  * that cannot be relied on, use kiln_read_params. On an error *params is null and *bytes 0. */
 kiln_status kiln_map_params(const char *path, const void **params, size_t *bytes);
-/* Nothing happens to null. No session may use the image any more. */
+/* Unmap it; does nothing for null. No session may use the image any more. */
 void kiln_unmap_params(const void *params, size_t bytes);
 
 /* Read a params.bin into the caller's memory, <M>_PARAMS_FILE_BYTES at a multiple of
@@ -556,9 +556,9 @@ kiln_status kiln_read_params(const char *path, void *memory, size_t memory_bytes
  * Models are independent of each other: sessions of the old and of the new one may run at the same
  * time, and a program changes from one to the other between two runs, each thread when it likes. */
 
-/* Whether `model` accepts all that a program built with `built` gives it, and gives back what the
- * program expects: the ABI, the names, types, ranks, shapes, scales of inputs and outputs, in this
- * order, and the dimensions, whose ranges may be wider. detail may be null. */
+/* Whether `model` can replace `built` in a program: compares the ABI, the names, types, ranks,
+ * shapes and scales of inputs and outputs in their order, and the dimensions, whose ranges may be
+ * wider in `model`. detail may be null. */
 kiln_status kiln_compatible(const kiln_model *model, const kiln_model *built, kiln_detail *detail);
 
 /* Accept the bytes of a library, before any of its code runs: 0, or a reason to refuse it. Call
@@ -577,7 +577,8 @@ typedef struct kiln_loaded {
  * library's own libraries are searched for where the system has them, not next to the file. */
 kiln_status kiln_load(kiln_loaded *loaded, const char *path, const kiln_model *built,
                       kiln_load_check check, void *user, kiln_detail *detail);
-/* Nothing happens to a model that is not loaded. No session may be open for it any more. */
+/* Unload the model; does nothing for one that is not loaded. No session may be open for it any
+ * more. */
 void kiln_unload(kiln_loaded *loaded);
 
 /* ---- for generated plans ----------------------------------------------------------------------
@@ -738,19 +739,18 @@ typedef struct kiln_traffic {
 /* Writes `bytes` bytes; another value than 0 ends the writing. */
 typedef int32_t (*kiln_write)(void *user, const char *text, size_t bytes);
 
-/* KILN_NULL_ARGUMENT where one is null, or there are no rows: the table then counts nothing. */
+/* KILN_NULL_ARGUMENT if a pointer is null or there are no rows: the table then counts nothing. */
 kiln_status kiln_traffic_open(kiln_traffic *traffic, const kiln_model *model,
                               kiln_traffic_row *rows, size_t count);
-/* The sizes of the run that the session was last begun for. Looks at every row where all hold
- * others. */
+/* Count the sizes of the session's last run. Searches all rows if none has these sizes yet. */
 void kiln_traffic_count(kiln_traffic *traffic, const kiln_session *session);
 /* Count contents as well, in memory for one per row and input: count >= rows * inputs_count;
  * KILN_NULL_ARGUMENT where it is less, or one is null. Called right after kiln_traffic_open. */
 kiln_status kiln_traffic_contents(kiln_traffic *traffic, kiln_traffic_content *contents,
                                   size_t count);
 /* kiln_traffic_count, and what the inputs' elements were: (inputs_count) the address of each, in
- * this processor's memory; null: not looked at. Inputs without elements count nowhere. A look ends
- * at the first element that is not like the first one. */
+ * this processor's memory; null: not looked at. Inputs without elements are not counted. The
+ * comparison of an input ends at the first element that differs from its first one. */
 void kiln_traffic_count_inputs(kiln_traffic *traffic, const kiln_session *session,
                                const void *const *data);
 /* CSV: a column for each dimension, count, and <input>:zeros, :ones and :other where contents are

@@ -51,7 +51,7 @@ g (float[4] x, int64 trips, float[4,4] m) => (float[4] y)
                     else_branch = b () => (float[4] r) { r = CumSum(v, axis) }> }>
 }
 """
-# A loop in a branch, and none in the other one, which keeps what it is given.
+# A loop in one branch, and none in the other, which returns its operand.
 INSIDE = """
 g (float[3] x, int64 trips, bool c) => (float[3] y) <bool yes = {1}> {
   y = If(c) <then_branch = a () => (float[3] p) {

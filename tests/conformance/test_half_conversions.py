@@ -115,7 +115,8 @@ def _to_bfloat16_and_back(a: script.handle, b: script.handle):  # type: ignore[n
 
 
 def test_loops_of_a_user_round_to_bfloat16(tmp_path: Path) -> None:
-    """They have no blocks: TVM takes them for elementwise, but cannot fuse them with the next function."""
+    """Such loops have no blocks: TVM classifies them as elementwise, but cannot fuse them with the next
+    function."""
     builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((64,), "float32"))
     with builder.function("main", [x]):
         rounded = builder.add_func(_to_bfloat16_and_back, "rounded")

@@ -48,8 +48,8 @@ class Case:
 def _cases() -> tuple[list[Case], list[Case]]:
     """Pairs of channel counts, and every kernel with every stride, dilation, groups and batch.
 
-    Returns those of the gate, and the rest. In the gate every count of channels is there on each side,
-    and a sixth of the convolutions has every pair of two of their properties.
+    Returns those of the gate, and the rest. In the gate, every channel count occurs for inputs and for
+    outputs, and a sixth of the convolutions covers every pair of their properties.
     """
     gate, rest = list[Case](), list[Case]()
     rng = np.random.default_rng(7)

@@ -29,14 +29,16 @@ def section(name: str, title: str) -> str:
 
 
 def _parts(blocks: Sequence[str]) -> Iterator[str]:
-    """Commands to run: blocks as a whole, but the lines of a block that only calls Kiln one by one."""
+    """Commands to run: each block as a whole, except that the lines of a block with calls of Kiln alone run
+    one by one."""
     for block in blocks:
         lines = block.strip().splitlines()
         yield from lines if all(line.startswith("./kiln ") for line in lines) else [block]
 
 
 def follow(project: Project, text: str) -> None:
-    """Write the files of a text and run its commands, as a reader would; builds alone run in forks."""
+    """Write the files of a text and run its commands, as a reader would; only builds run in forks of this
+    process."""
     for name, content in _FILE.findall(text):
         path = project.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -234,8 +234,9 @@ class Symbols(SizeComparisons):
         return number if self.equal(simple, number) else simple
 
     def differing(self, a: Extent, b: Extent, ones: bool = False) -> dict[str, int] | None:
-        """Sizes of the dimensions for which two extents differ; None if none were found. `ones`: an extent of
-        1 counts as different, although it broadcasts.
+        """Sizes of the dimensions for which two extents differ; None if none were found.
+
+        `ones`: an extent of 1 counts as different, although it broadcasts.
         """
         try:
             for tried, left, right in self._trials(a, b):

@@ -221,8 +221,9 @@ def _is_move(call: Any) -> bool:
 
 def _on_levels(call: Any, data: Any, conversion: Any, exact: bool) -> Any:
     """The move `call` applied to the integers `data`; `conversion`: the quantize or dequantize between them
-    and floats. None for a padding whose value is not exactly a level, if `exact`; else the nearest level is
-    used.
+    and floats.
+
+    None for a padding whose value is not exactly a level, if `exact`; else the nearest level is used.
     """
     if operator(call) != "relax.nn.pad" or str(call.attrs.pad_mode) != "constant":
         return relax.Call(call.op, [data, *call.args[1:]], call.attrs, call.ty_args)

@@ -191,8 +191,9 @@ def origins(plan: Plan, steps: Sequence[PlannedStep], nodes: Sequence[SourceNode
 def _pairs(
     of_plan: Sequence[tuple[str, int | None, int]], of_file: Sequence[tuple[str, int | None, SourceNode]]
 ) -> Iterator[tuple[int, SourceNode]]:
-    """Pairs of steps and nodes of equal kind and size, in order, if there are equally many of both. Sizes are
-    compared only for kinds of which the file states all sizes, as it does not state dynamic ones.
+    """Pairs of steps and nodes of equal kind and size, in order, if there are equally many of both.
+
+    Sizes are compared only for kinds of which the file states all sizes, as it does not state dynamic ones.
     """
     not_known = {kind for kind, size, _ in (*of_plan, *of_file) if size is None}
     steps: dict[_Key, list[int]] = defaultdict(list)

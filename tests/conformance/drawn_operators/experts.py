@@ -48,7 +48,7 @@ def mixture(d: Draw) -> Node:
 
 def quantised_mixture(d: Draw) -> Node:
     bits = d.pick((2, 4, 8))
-    # ONNX Runtime rounds the activations of other blocks than those of 4 bits.
+    # ONNX Runtime rounds the activations unless the blocks have 4 bits.
     block = d.pick((16, 32)) if bits == 4 and d.chance() else 0
     experts, width, inner = d.number(1, 5), 32 * d.number(1, 2), 32 * d.number(1, 2)
     tokens, scores = _tokens(d, experts, width)

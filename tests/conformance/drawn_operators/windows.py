@@ -156,7 +156,7 @@ def resize(d: Draw) -> Node:
     region = d.constant(roi, "float32") if "tf_crop" in str(attributes) else None
     if region is None and d.opset < 13:  # may not be left out
         region = d.constant([], "float32")
-    # ONNX Runtime has other corners than ONNX where a scale gives no whole size.
+    # ONNX Runtime aligns corners differently from ONNX if a scale does not give a whole size.
     corners = attributes.get("coordinate_transformation_mode") == "align_corners"
     regional = attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
     if regional and (tuple(sizes) == shape[lead:] or all(scale == 1 for scale in scales)):
@@ -210,7 +210,7 @@ def roi_align(d: Draw) -> Node:
         output_width=d.number(1, 4),
         sampling_ratio=d.number(0, 3),
         spatial_scale=d.real(0.3, 1.2),
-        mode="avg",  # ONNX Runtime's maximum is another one than ONNX's
+        mode="avg",  # ONNX Runtime's maximum differs from ONNX's
     )
     if d.opset >= 16:
         attributes |= d.some(coordinate_transformation_mode=d.pick(("half_pixel", "output_half_pixel")))
@@ -221,7 +221,7 @@ def roi_align(d: Draw) -> Node:
 def affine_grid(d: Draw) -> Node:
     rank, batch = d.number(2, 3), d.size(1, 3)
     corners = d.number(0, 1)
-    # Of an axis of one element ONNX takes the first corner, and ONNX Runtime the last.
+    # For an axis of one element, ONNX uses the first corner, and ONNX Runtime the last.
     size = [batch, 2, *(d.number(1 + corners, 5) for _ in range(rank))]
     theta = d.data(d.values((batch, rank, rank + 1)))
     return d.node(theta, d.either(size, "int64", 0.4), align_corners=corners)

@@ -17,10 +17,10 @@ from kiln.frontend.quiet import quiet_stderr
 from tflite_files import Node, Tensor, write_graph
 
 Array = npt.NDArray[Any]
-_LEVEL = {"int8": 1.5, "uint8": 1.5, "int16": 3.5}  # levels that two roundings may be apart
+_LEVEL = {"int8": 1.5, "uint8": 1.5, "int16": 3.5}  # greatest difference of two roundings, in levels
 
 
-# Operators that are LiteRT's bit for bit: of int16, and of every quantised type.
+# Operators whose results equal LiteRT's bit for bit: for int16, and for every quantised type.
 _INT16_NAMES = """
     ABS ADD BATCH_MATMUL CONV_2D DEPTHWISE_CONV_2D EXP FULLY_CONNECTED GELU LEAKY_RELU LOG LOGISTIC MEAN MUL
     QUANTIZE RELU RELU6 RSQRT SOFTMAX SUB TANH TRANSPOSE_CONV

@@ -1,4 +1,4 @@
-"""Partitioning: subgraphs that patterns take or must leave, and the module afterwards."""
+"""Partitioning: subgraphs that patterns match and those that they must not, and the partitioned module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TARGET = load_target("x86_64").for_variant("v3")
 
 
 def partition(mod: tvm.IRModule, **byoc: Any) -> tvm.IRModule:
-    """The module after openblas has been asked."""
+    """The module partitioned for the backend openblas."""
     return Partition(FACTS, ChosenBackends(Byoc(backends=["openblas"], **byoc))).graph(load("openblas"))(mod)
 
 

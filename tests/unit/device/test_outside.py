@@ -1,4 +1,4 @@
-"""Sizes that must be refused: which they are, and how the answers are judged."""
+"""Sizes that a runtime must refuse: which ones the test program tries, and how its results are judged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators of element types that TVM converts wrongly, ends in an error for, or gives another type."""
+"""Operators with element types for which TVM converts wrongly, fails, or returns another type."""
 
 from __future__ import annotations
 

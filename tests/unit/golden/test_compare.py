@@ -1,4 +1,4 @@
-"""The comparison rule: what agrees, what does not, and what it says about it."""
+"""The comparison rule: which values agree, which do not, and the text of the result."""
 
 from __future__ import annotations
 

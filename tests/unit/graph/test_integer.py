@@ -1,4 +1,5 @@
-"""IntegerArithmetic: what becomes integer arithmetic, what does not, and that results stay."""
+"""IntegerArithmetic: which operators become integer arithmetic, which do not, and that results do not
+change."""
 
 from __future__ import annotations
 
@@ -133,7 +134,8 @@ OPEN_SUMS: dict[str, Any] = {
 
 
 def _open_image(reduce: Any, ranges: dict[str, tuple[int, int]], zero_point: int = 3) -> Any:
-    """A reduction of an image of dynamic height and width; `ranges`: those of the sizes, as the importer."""
+    """A reduction of an image of dynamic height and width; `ranges`: of these sizes, as the importer writes
+    them."""
     height, width = (tirx.Var(name, "int64") for name in OPEN)
     mod = module([((2, height, width, 4), "int8")], lambda x: reduce(_image(x, zero_point=zero_point)))
     dims = {
@@ -157,7 +159,7 @@ def test_a_sum_that_may_not_fit_stays(ranges: dict[str, tuple[int, int]]) -> Non
     assert operators(integer_arithmetic(mod)) == operators(mod)
 
 
-def test_a_product_by_rows_of_open_number_stays() -> None:
+def test_a_matmul_with_a_dynamic_number_of_rows_stays_in_float() -> None:
     """Rows of all images of a batch on both sides, as an einsum makes them."""
     rows = tirx.Var("n", "int64") * 3
 

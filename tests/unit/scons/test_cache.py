@@ -1,4 +1,4 @@
-"""The cache of what stages made: whole bundles or none, from any folder, whatever has become of the cache."""
+"""The cache of stage outputs: it restores whole bundles or nothing, in any folder, even if it is damaged."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_another_folder_takes_it_too_and_runs_what_is_another(
 def test_a_file_of_the_users_own_is_known_by_its_content(
     project: StandInProject, kept: Path, tmp_path: Path
 ) -> None:
-    """Though its whole path stands in the configuration that stages read."""
+    """The path is not part of the key, although it is in the configuration that stages read."""
     other = StandInProject(tmp_path)
     wanted = "{kind: tensors, tensors: {input_1_int8: {kind: file, path: ../x.npy}}}"
     for made, content, known in ((project, "a", False), (other, "a", True), (other, "b", False)):

@@ -1,4 +1,5 @@
-"""Caches on servers: an HTTP server that speaks Bazel's protocol, and what fsspec opens."""
+"""Caches on servers: an HTTP server with the protocol of Bazel's remote cache, and storages that fsspec
+opens."""
 
 from __future__ import annotations
 

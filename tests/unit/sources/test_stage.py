@@ -1,4 +1,4 @@
-"""The fetch program: a file or nothing, and one line for what went wrong."""
+"""The fetch stage: it writes the whole file or nothing, and reports an error in one line."""
 
 from __future__ import annotations
 

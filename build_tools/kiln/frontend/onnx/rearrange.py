@@ -131,8 +131,10 @@ def _numbers(node: Node, index: int) -> list[Extent]:
 
 def top_k(node: Node) -> Any:
     """TopK of early operator sets, or with a `k` that is computed from shapes, such as the whole axis for a
-    sort. The result is always sorted, which `sorted = 0` (any order) permits. TVM 0.27 converts the other
-    nodes: those of operator set 11 and later with a constant `k`.
+    sort.
+
+    The result is always sorted, which `sorted = 0` (any order) permits. TVM 0.27 converts the other nodes:
+    those of operator set 11 and later with a constant `k`.
     """
     is_sorted = bool(node.attributes.get("sorted", 1))
     if is_sorted and node.opset >= 11 and node.constant(1) is not None:

@@ -39,8 +39,10 @@ _SCALED = {
 
 
 def refused_input(name: str, tensor: Any) -> str:
-    """The reason, as a predicate, why the operator `name` cannot read an input; empty if it can. `tensor`: as
-    TVM's importer describes it. No operator computes with the two parts of complex numbers separately.
+    """The reason, as a predicate, why the operator `name` cannot read an input; empty if it can.
+
+    `tensor`: as TVM's importer describes it. No operator computes with the two parts of complex numbers
+    separately.
     """
     kind = tensor.tensor.Type()
     if kind == tflite.TensorType.COMPLEX64 and name not in COMPLEX:

@@ -20,8 +20,9 @@ from kiln.frontend.tflite.files import Kinds, indices, make_constant, packed, te
 
 
 def without_sparsity(path: Path, content: bytes) -> bytes:
-    """The file `content` with all constants dense. Raises KilnError for a sparse tensor that is damaged, or
-    whose elements are smaller than a byte.
+    """The file `content` with all constants dense.
+
+    Raises KilnError for a sparse tensor that is damaged, or whose elements are smaller than a byte.
     """
     schema, model = unpacked(path, content)
     kinds, changed = Kinds(schema, model), False

@@ -49,6 +49,7 @@ def dot_of_four(sums: Expr, left: Expr, right: Expr, lanes: int) -> Expr:
 
 def selects_lane(method: str, lanes: int) -> bool:
     """Whether the instruction can multiply by a group of x from any lane of a register, as SDOT of NEON does.
+
     One load per row then replaces four broadcasts, each of which occupies a multiplication unit.
     """
     return method == "sdot" and lanes == MATRIX_LANES
