@@ -19,6 +19,10 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[3]
 
 
+# The beginning of a program that stands in for a Python which fits.
+PYTHON = '#!/bin/sh\n[ "$1" != -c ] || { echo CPython 3.14.0; exit; }\n'
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A source tree with the wrapper alone, an empty lock file, and an SCons that prints its arguments."""
@@ -64,16 +68,25 @@ def test_no_usable_python_is_one_line(tree: Path) -> None:
     ):
         assert done.returncode == 2
         assert (
-            done.stderr.startswith("kiln: error: Python 3.10 to 3.14 is needed")
+            done.stderr.startswith("kiln: error: CPython 3.10 to 3.14 is needed, found none")
             and done.stderr.count("\n") == 1
         )
     assert not (tree / ".venv").exists()
 
 
+@pytest.mark.parametrize("version", ["CPython 3.9.18", "CPython 3.15.0", "CPython 3.1.4", "PyPy 3.11.4"])
+def test_the_error_names_a_python_that_does_not_fit(tree: Path, version: str) -> None:
+    python = program(tree / "other/python3", f"#!/bin/sh\necho {version}\n")
+    done = kiln(tree, "-h", KILN_PYTHON=str(python))
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and not (tree / ".venv").exists()
+    expected = f"kiln: error: CPython 3.10 to 3.14 is needed, {python} is {version}; on Debian or Ubuntu: apt"
+    assert done.stderr.startswith(expected)
+
+
 def test_any_python_that_fits_is_used(tree: Path) -> None:
     """The newest that Kiln runs on, where python3 is older; and one in a folder whose name has spaces."""
     program(tree / "old/python3", "#!/bin/sh\nexit 1\n")
-    maker = '#!/bin/sh\n[ "$1" = -c ] || { echo "made by $0"; exit 3; }\n'
+    maker = f'{PYTHON}echo "made by $0"\nexit 3\n'
     newest, other = program(tree / "old/python3.14", maker), program(tree / "my own/python", maker)
     path = f"{tree / 'old'}:{minimal_path(tree)}"
     assert kiln(tree, "-h", path=path).stdout == f"made by {newest}\n"
@@ -83,12 +96,12 @@ def test_any_python_that_fits_is_used(tree: Path) -> None:
 def test_no_message_of_the_shell_without_cmp(tree: Path) -> None:
     """The environment's own program compares; here it is a Python that tells how it was called."""
     finished(tree)
-    python = program(tree / "some/python3", '#!/bin/sh\n[ "$1" = -c ] || echo "compared"\n')
+    python = program(tree / "some/python3", f'{PYTHON}echo "compared"\n')
     path = f"{python.parent}:{minimal_path(tree, cmp=False)}"
     done = kiln(tree, "-h", path=path)
     assert (done.returncode, done.stderr, done.stdout.splitlines()[0]) == (0, "", "compared")
     done = kiln(tree, "-h", path=minimal_path(tree, cmp=False))
-    assert done.returncode == 2 and done.stderr.startswith("kiln: error: Python 3.10 to 3.14 is needed")
+    assert done.returncode == 2 and done.stderr.startswith("kiln: error: CPython 3.10 to 3.14 is needed")
 
 
 def minimal_path(tree: Path, cmp: bool = True) -> str:
@@ -107,7 +120,7 @@ def test_a_python_without_venv_is_one_line(tree: Path) -> None:
     hiding = "import sys; sys.modules['venv'] = None; del sys.modules['venv']; import importlib.util as u; "
     hiding += "find = u.find_spec; u.find_spec = lambda name: None if name == 'venv' else find(name); "
     hiding += "import runpy; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-    text = f'#!/bin/sh\ncase $1 in -c) exit 0 ;; esac\nexec {sys.executable} -c "{hiding}" "$@"\n'
+    text = f'{PYTHON}exec {sys.executable} -c "{hiding}" "$@"\n'
     done = kiln(tree, "-h", KILN_PYTHON=str(program(tree / "bare/python3", text)))
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].endswith(
@@ -183,7 +196,7 @@ def test_python_writes_bytecode_whatever_the_image_says(tree: Path) -> None:
 
 def test_an_unfinished_or_outdated_environment_is_not_trusted(tree: Path) -> None:
     """./kiln calls the program that makes the environment; without a package that takes no network."""
-    maker = program(tree / "maker/python3", '#!/bin/sh\n[ "$1" = -c ] || echo "make $*"\n')
+    maker = program(tree / "maker/python3", f'{PYTHON}echo "make $*"\n')
     for damage in ("unfinished", "outdated", "no python"):
         python = finished(tree)
         if damage == "unfinished":
