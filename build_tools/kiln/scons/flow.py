@@ -73,7 +73,6 @@ def declare_import(unit: ModelBuild) -> Graphs:
             ),
             unit.name,
         ).out
-
     return Graphs(source, graph, buckets, interface, folders)
 
 
@@ -278,12 +277,15 @@ def declare_bundle(unit: ModelBuild) -> BundleNodes:
     """Declare the bundle of a model on a target, and all stages before it."""
     session().prepare(unit.folder)
     importing = declare_graphs(unit)
+    tolerance, checked = unit.slice("tolerance"), unit.of_model / "limits.json"
+    limits = of_model.LimitsStage(interface=importing.interface, tolerance=tolerance, out=checked)
+    declare(limits, unit.name)
     vectors = declare_golden(unit, importing)
     measured = declare_precision(unit, importing, vectors)
     external = declare_libraries(unit, importing.folders)
     compiled = declare_code(unit, importing, external)
     sizes = declare_size(unit, compiled)
-    plan, target, tolerance = compiled.plan / "plan.json", unit.target_json(), unit.slice("tolerance")
+    plan, target = compiled.plan / "plan.json", unit.target_json()
 
     page = declare(
         of_target.ReportStage(
@@ -305,6 +307,7 @@ def declare_bundle(unit: ModelBuild) -> BundleNodes:
     listing.check(unit.bundle, unit.bundle / "manifest.json")
     stage = declare(
         of_target.BundleStage(
+            limits=limits.out,
             config=unit.slice("bundle"),
             model_file=importing.source,
             target=target,
@@ -312,7 +315,6 @@ def declare_bundle(unit: ModelBuild) -> BundleNodes:
             source=compiled.source,
             link=compiled.link,
             golden=vectors,
-            tolerance=tolerance,
             size=sizes,
             precision=measured,
             byoc=external.choice,

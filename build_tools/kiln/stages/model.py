@@ -146,6 +146,15 @@ class GoldenStage(
 
 
 @dataclass(frozen=True, kw_only=True)
+class LimitsStage(Stage, spec=StageSpec("limits", "kiln.golden.limits", cached=True, early=True)):
+    """The key `tolerance` → the same limits, if the types of the outputs have them."""
+
+    interface: Annotated[Path, Input("interface.json of the model")]
+    tolerance: Annotated[Path, common.ToleranceSlice]
+    out: Annotated[Path, Output("limits.json")]
+
+
+@dataclass(frozen=True, kw_only=True)
 class PrecisionStage(Stage, spec=StageSpec("precision", "kiln.precision.stage", cached=True, prints=True)):
     """Graphs in a lower precision than float32, or with rounded weights, and golden vectors → the errors."""
 

@@ -206,8 +206,12 @@ class ReportStage(Stage, spec=StageSpec("report", "kiln.report.html", cached=Tru
 
 @dataclass(frozen=True, kw_only=True)
 class BundleStage(Stage, spec=StageSpec("bundle", "kiln.emit.bundle", cached=True)):
-    """All results → the bundle's folder and its archive."""
+    """All results → the bundle's folder and its archive.
 
+    SCons makes the inputs in this order: the limits are checked before anything is compiled.
+    """
+
+    limits: Annotated[Path, Input("limits.json: of the errors of outputs")]
     config: Annotated[Path, common.config("bundle", "description", "licence")]
     model_file: Annotated[Path, Input("the model's file, for its hash")]
     target: common.Target
@@ -215,7 +219,6 @@ class BundleStage(Stage, spec=StageSpec("bundle", "kiln.emit.bundle", cached=Tru
     source: Annotated[Path, Input("folder of the emit-source stage")]
     link: Annotated[Path, Input("folder of the link stage")]
     golden: Annotated[Path, Input("folder of the golden stage")]
-    tolerance: Annotated[Path, common.ToleranceSlice]
     size: Annotated[Path, Input("size.json")]
     precision: Annotated[Path | None, Input("precision.json, of a model in less than float32")] = None
     byoc: Annotated[Path | None, Input("with byoc=auto, the choice for each subgraph")] = None

@@ -282,7 +282,7 @@ FACTS: dict[str, tuple[str, ...]] = {
         "RandomInput.", "Bounds.", "NormalInput.", "ImageInput.", "Golden.",
         "Preprocess.", "Run.",
     ),
-    "by the type of the output: kiln.emit.limits": ("Limits.", "Tolerance."),
+    "by the type of the output: kiln.golden.limits": ("Limits.", "Tolerance."),
     "with all buckets: kiln.plan.effects": ("Model.winograd", "Model.checks"),
     "by kiln.scons.model_build, with the target": (
         "Params.", "Model.threads", "Model.precision", "Model.variants", "Byoc.backends", "Weights.type",

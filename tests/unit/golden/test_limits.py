@@ -5,17 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kiln.config.interface import PortRecord, Quantisation
 from kiln.config.tolerance import Tolerance
-from kiln.emit.limits import check_limits
 from kiln.errors import KilnError
+from kiln.golden.limits import check_limits
 
 
 def check(tolerance: dict[str, Any], **dtypes: str) -> None:
     """Check the limits of a model with an output of each type; `q` before a type: quantised."""
+    quant = Quantisation(scale=0.5, zero_point=0)
     outputs = [
-        {"name": name, "dtype": dtype.removeprefix("q"), "quantised": dtype[0] == "q"}
+        PortRecord(
+            name=name, c_name=name, dtype=dtype.removeprefix("q"), shape=[2],
+            quant=quant if dtype[0] == "q" else None,
+        )
         for name, dtype in dtypes.items()
-    ]
+    ]  # fmt: skip
     limits = Tolerance.model_validate(tolerance)
     check_limits("m", {"tolerance": limits.model_dump(), "stated": limits.stated}, outputs)
 

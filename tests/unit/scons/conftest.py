@@ -16,7 +16,7 @@ def _kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[StandInProject, Pat
     folder = tmp_path_factory.mktemp("built")
     (folder / "project").mkdir()
     project = StandInProject(folder / "project", lasting=True)
-    assert len(project.build(*RESNET)) == 15  # and `schema`, which is the real one here
+    assert len(project.build(*RESNET)) == 16  # and `schema`, which is the real one here
     shutil.copytree(project.folder, folder / "copy", symlinks=True)
     return project, folder / "copy"
 

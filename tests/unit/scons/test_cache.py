@@ -32,7 +32,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def project(tmp_path_factory: pytest.TempPathFactory, kept: Path) -> StandInProject:
     """A project that was built with an empty cache."""
     stand_in = StandInProject(tmp_path_factory.mktemp("project"), lasting=True)
-    assert len(stand_in.build(*RESNET, f"cache={kept}")) == 15
+    assert len(stand_in.build(*RESNET, f"cache={kept}")) == 16
     return stand_in
 
 

@@ -28,6 +28,7 @@ def test_a_touched_tolerance_compiles_nothing(built: StandInProject) -> None:
     assert built.build(*RESNET, "test") == [
         "bundle build/aarch64/resnet",
         "device-test build/.stages/aarch64/resnet/test.json",
+        "limits build/.stages/models/resnet/limits.json",
         "report build/.stages/aarch64/resnet/report.html",
     ]
 
@@ -150,7 +151,7 @@ def test_clean_removes_what_was_built(built: StandInProject) -> None:
     built.scons(*RESNET, "-c")
     left = [path for path in (built.folder / "build").rglob("*") if path.is_file()]
     assert [path for path in left if ".stages" not in path.parts] == []
-    assert len(built.build(*RESNET)) == 15
+    assert len(built.build(*RESNET)) == 16
 
 
 def test_another_bucket_builds_itself_and_no_other(built: StandInProject) -> None:

@@ -73,7 +73,7 @@ def test_a_bundle_comes_back_whole_from_s3(s3: dict[str, str], tmp_path: Path) -
     """Also where an object was changed or removed: then the stages that made it run again."""
     project = StandInProject(tmp_path)
     words = (*RESNET, "cache=s3://builds/kiln")
-    assert len(project.build(*words, **s3)) == 15
+    assert len(project.build(*words, **s3)) == 16
     bundle = project.bundle_digest("aarch64/resnet")
 
     def rebuilt() -> set[str]:
@@ -94,7 +94,7 @@ def test_a_bucket_that_does_not_exist_is_named_and_the_build_goes_on(
 ) -> None:
     project = StandInProject(tmp_path)
     done = project.scons(*RESNET, "cache=s3://bilds/kiln", **s3)
-    assert done.returncode == 0 and len(project.ran()) == 15
+    assert done.returncode == 0 and len(project.ran()) == 16
     printed = [line for line in (done.stdout + done.stderr).splitlines() if "s3://bilds/kiln" in line]
     assert printed and all(len(line) < 400 for line in printed)
     assert "Traceback" not in done.stderr
