@@ -160,9 +160,9 @@ def jobs() -> int:
 
     Without -j, memory bounds the number too.
     """
-    given = os.environ.get(limits.JOBS, "")
-    if given.isdecimal():
-        return max(int(given), 1)
+    processes_allowed = os.environ.get(limits.JOBS, "")
+    if processes_allowed.isdecimal():
+        return max(int(processes_allowed), 1)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cores, limits.memory() // _MEMORY))
 

@@ -46,8 +46,8 @@ def shell_limit() -> int | None:
     own = MEMORY in os.environ  # RLIMIT_DATA is the one that `apply` has set
     names = ["RLIMIT_AS"] if own else ["RLIMIT_AS", "RLIMIT_DATA"]
     kinds = [kind for kind in names if hasattr(resource, kind)]
-    found = [resource.getrlimit(getattr(resource, kind))[0] for kind in kinds]
-    return min((limit for limit in found if limit != resource.RLIM_INFINITY), default=None)
+    limits_set = [resource.getrlimit(getattr(resource, kind))[0] for kind in kinds]
+    return min((limit for limit in limits_set if limit != resource.RLIM_INFINITY), default=None)
 
 
 def shell_hint() -> str:
@@ -61,11 +61,11 @@ def shell_hint() -> str:
 
 def memory() -> int:
     """Bytes of memory of this machine, or of the container that this process runs in."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    limits_known = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in _CGROUPS:
         with contextlib.suppress(OSError, ValueError):
-            found.append(int(Path(path).read_text()))
-    return min(found)
+            limits_known.append(int(Path(path).read_text()))
+    return min(limits_known)
 
 
 def ran_out_of_memory(lines: Sequence[str]) -> bool:

@@ -105,11 +105,11 @@ def sysroot_name(triple: str) -> str:
 
     Programs for Android run with glibc here.
     """
-    arch, *rest = triple.split("-")
-    if len(rest) > 2:
-        rest = rest[1:]
-    rest = ["gnu" if part.startswith("android") else part for part in rest]
-    return "-".join(["arm" if arch.startswith("arm") else arch, *rest])
+    arch, *words = triple.split("-")
+    if len(words) > 2:
+        words = words[1:]
+    words = ["gnu" if part.startswith("android") else part for part in words]
+    return "-".join(["arm" if arch.startswith("arm") else arch, *words])
 
 
 def cross_libc(arch: str, triple: str, root: Path = Path("/usr")) -> tuple[Path, str | None]:

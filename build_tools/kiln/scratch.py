@@ -26,9 +26,9 @@ def scratch_folder(name: str) -> Iterator[Path]:
     folder can be made, and KilnError in place of what a library raises where the disk is full.
     """
     _remove_abandoned()
-    made, lock = _locked_folder(name)
+    temporary, lock = _locked_folder(name)
     try:
-        with made as folder:
+        with temporary as folder:
             try:
                 yield Path(folder)
             except KilnError:
@@ -44,17 +44,17 @@ def scratch_folder(name: str) -> Iterator[Path]:
 
 def _locked_folder(name: str) -> tuple[tempfile.TemporaryDirectory[str], int]:
     """A new folder and the descriptor of its lock. One that another process takes for abandoned before it is
-    locked is made again."""
+    locked is replaced by another one."""
     while True:
-        made = tempfile.TemporaryDirectory(prefix=f"kiln-{name}-", suffix=_ENDING)
+        temporary = tempfile.TemporaryDirectory(prefix=f"kiln-{name}-", suffix=_ENDING)
         with contextlib.suppress(FileNotFoundError):
-            lock = os.open(made.name, os.O_RDONLY)
+            lock = os.open(temporary.name, os.O_RDONLY)
             with contextlib.suppress(OSError):  # file systems without locks: nobody removes it
                 fcntl.flock(lock, fcntl.LOCK_SH)
-            if Path(made.name).exists():
-                return made, lock
+            if Path(temporary.name).exists():
+                return temporary, lock
             os.close(lock)
-        made.cleanup()
+        temporary.cleanup()
 
 
 def _remove_abandoned() -> None:

@@ -152,8 +152,8 @@ class Stage:
         exclusive = parser.add_mutually_exclusive_group(required=True) if cls.spec.one_of else parser
         for one in cls.fields():
             _add(exclusive if one.name in cls.spec.one_of else parser, one)
-        given = vars(parser.parse_args(words))
-        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in given.items()})
+        values = vars(parser.parse_args(words))
+        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
 
     def values(self) -> Iterator[tuple[Field, list[Any]]]:
         """Each flag that is given, with its values: none for a switch, several for a repeated flag."""
@@ -187,13 +187,13 @@ class Stage:
 def _fields(name: str) -> tuple[Field, ...]:
     stage = STAGES[name]
     hints = get_type_hints(stage, include_extras=True)
-    found = []
+    fields = []
     for one in dataclasses.fields(stage):
         annotated, *kinds = get_args(hints[one.name])
         of_union = [part for part in get_args(annotated) if part is not types.NoneType]
         optional = types.NoneType in get_args(annotated)
-        found.append(Field(one.name, of_union[0] if optional else annotated, kinds[0], one.default))
-    return tuple(found)
+        fields.append(Field(one.name, of_union[0] if optional else annotated, kinds[0], one.default))
+    return tuple(fields)
 
 
 def _add(parser: Any, one: Field) -> None:

@@ -195,13 +195,13 @@ def kill_tree(pid: int) -> None:
     They are stopped first: a process that starts another one meanwhile would leave it without a parent.
     """
     stopped: set[int] = set()
-    found = {pid}
-    while found:
-        for process in found:
+    running = {pid}
+    while running:
+        for process in running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGSTOP)
-        stopped |= found
-        found = {child for child, parent in _parents().items() if parent in stopped} - stopped
+        stopped |= running
+        running = {child for child, parent in _parents().items() if parent in stopped} - stopped
     for process in stopped:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)

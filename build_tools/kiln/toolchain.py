@@ -134,22 +134,22 @@ def compiler_library(target: Target, folder: Path) -> Path:
         kind = [] if chosen.target is None else ["-target", chosen.target]
         named = ["--name", "compiler", "-fcompiler-rt", "-fPIC", "-OReleaseSmall", "-fstrip"]
         out = folder / "libcompiler.a"
-        given = [*zig_command(), "build-lib", *kind, *cpu, *named, f"-femit-bin={out}", str(source)]
-        run(given, "making the compiler's library")
+        command_line = [*zig_command(), "build-lib", *kind, *cpu, *named, f"-femit-bin={out}", str(source)]
+        run(command_line, "making the compiler's library")
         return out
     command = [*compiler_command(target), "-print-libgcc-file-name"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_TIMEOUT)
-    found = Path(done.stdout.strip())
-    if done.returncode != 0 or not found.is_file():
+    library = Path(done.stdout.strip())
+    if done.returncode != 0 or not library.is_file():
         raise KilnError(f"target '{target.name}': {chosen.kind} has no library of its own (libgcc)")
-    return found
+    return library
 
 
 @functools.cache
 def zig_command() -> tuple[str, ...]:
     """Command that starts zig: the program in the ziglang package itself, to save the start of a Python."""
-    found = importlib.util.find_spec("ziglang")
-    for folder in (found.submodule_search_locations or ()) if found else ():
+    package = importlib.util.find_spec("ziglang")
+    for folder in (package.submodule_search_locations or ()) if package else ():
         program = os.path.join(folder, "zig")
         if os.access(program, os.X_OK):
             return (program,)

@@ -86,7 +86,7 @@ def _total(steps: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _key(step: Mapping[str, Any]) -> tuple[str, ...]:
-    return step["label"], *(f"{place['dtype']} {place['shape']}" for place in step["writes"])
+    return step["label"], *(f"{tensor['dtype']} {tensor['shape']}" for tensor in step["writes"])
 
 
 def _steps(

@@ -61,7 +61,7 @@ class Document:
     def error(self, place: Place, what: str) -> KilnError:
         """One-line error for the value at `place`, such as `file.yaml:LINE: key 'a.b': what`."""
         key = _cut(".".join(str(key_part) for key_part in place))
-        what = re.sub(r"'([^'\n]*)'", lambda found: f"'{_cut(found[1])}'", what)
+        what = re.sub(r"'([^'\n]*)'", lambda match: f"'{_cut(match[1])}'", what)
         return KilnError(f"{self.path}:{self.line(place)}: " + (f"key '{key}': {what}" if key else what))
 
 

@@ -291,11 +291,11 @@ class Model(Section):
             ("aliases",): [self.name, *self.aliases], ("variants",): self.variants or [],
             ("cut", "inputs"): self.cut.inputs if self.cut else [],
         }  # fmt: skip
-        for place, words in lists.items():
+        for key, words in lists.items():
             twice = first_twice(words)
             if twice is not None:
-                also = ", or the model's own name" if place == ("aliases",) else ""
-                raise PlacedError(place, f"'{twice}' is there twice{also}")
+                also = ", or the model's own name" if key == ("aliases",) else ""
+                raise PlacedError(key, f"'{twice}' is there twice{also}")
         for position, row in enumerate(self.buckets or []):
             if row in (self.buckets or [])[:position]:
                 raise PlacedError(("buckets", position), "this combination is there twice")

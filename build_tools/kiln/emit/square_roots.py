@@ -74,9 +74,9 @@ def _root(let: Let, x: Expr) -> Expr:
 
     def scaled(x: Expr) -> Expr:
         tiny = x < number(2.0**form.least)
-        given = select(tiny, x * number(2.0**form.scale), x)
+        scaled = select(tiny, x * number(2.0**form.scale), x)
         back = select(tiny, number(2.0 ** (-form.scale // 2)), number(1.0))
-        return let(given, "given", lambda given: chosen(x, refined(given) * back))
+        return let(scaled, "given", lambda scaled: chosen(x, refined(scaled) * back))
 
     def refined(given: Expr) -> Expr:
         bits = reinterpreted(given, form.bits)

@@ -129,7 +129,7 @@ def _shape(
     ranks = {len(shape) for shape in shapes}
     if len(ranks) > 1:
         raise KilnError(f"{name} has {' and '.join(map(str, sorted(ranks)))} axes, depending on the bucket")
-    found = []
+    shape_sizes = []
     for axis in range(ranks.pop()):
         sizes_in_buckets = [shape[axis] for shape in shapes]
         declared_size = declared[axis] if declared is not None else None
@@ -138,7 +138,7 @@ def _shape(
         for expr in candidates:
             expr = fixed.get(expr, expr) if isinstance(expr, str) else expr
             if sizes.names(expr) <= dynamic_dims and _fits(expr, sizes_in_buckets, boxes):
-                found.append(expr)
+                shape_sizes.append(expr)
                 break
         else:
             distinct = ", ".join(sizes.show(size) for size in _distinct(sizes_in_buckets))
@@ -147,7 +147,7 @@ def _shape(
                 f"{', '.join(sorted(dynamic_dims))} gives; "
                 "add a bucket of strategy range, or let the fallback be dynamic"
             )
-    return found
+    return shape_sizes
 
 
 def _padded_to(sizes_in_buckets: Sequence[Any], boxes: Sequence[_Ranges]) -> list[str]:

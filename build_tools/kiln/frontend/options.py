@@ -215,7 +215,7 @@ def check_ranges(
     count = sum(map(len, axes.values()))
     if count < 2:
         return
-    listed = ", ".join(f"input '{name}' {' and '.join(found)}" for name, found in axes.items())
+    listed = ", ".join(f"input '{name}' {' and '.join(axis_texts)}" for name, axis_texts in axes.items())
     shown = ", ".join(f"{name}: {{shape: […]}}" for name in axes)
     ranges = ", ".join(f"{key}: {{min: 1, max: 8}}" for key in keys if key)
     raise KilnError(

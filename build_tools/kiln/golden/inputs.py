@@ -45,8 +45,8 @@ def make_set(
 
 def _check_names(spec: GoldenInput, known: Sequence[str]) -> None:
     """Raise KilnError if `spec` has bounds or a tensor for an input that is not among `known`."""
-    given = {RandomInput: "inputs", TensorInput: "tensors"}.get(type(spec))
-    for name in getattr(spec, given) if given else ():
+    key = {RandomInput: "inputs", TensorInput: "tensors"}.get(type(spec))
+    for name in getattr(spec, key) if key else ():
         if name not in known:
             raise KilnError(f"golden.inputs: no input is called '{name}', there are: {', '.join(known)}")
 
@@ -155,13 +155,13 @@ def check_preprocess(entries: Sequence[PortRecord], preprocess: Preprocess | Non
     index, how = _image_input(entries, preprocess)
     entry = entries[index]
     (height, width), channels = how.size, len(how.channels)
-    made = [1, channels, height, width] if how.layout == "NCHW" else [1, height, width, channels]
-    pairs = zip(made, entry.shape, strict=False)
+    input_shape = [1, channels, height, width] if how.layout == "NCHW" else [1, height, width, channels]
+    pairs = zip(input_shape, entry.shape, strict=False)
     if len(entry.shape) != 4 or any(isinstance(size, int) and size != one for one, size in pairs):
         shape = ", ".join(str(size) for size in entry.shape)
         raise KilnError(
-            f"preprocess: size, channels and layout make {made}, but input '{entry.name}' is [{shape}]: "
-            "make them agree, or remove the key"
+            f"preprocess: size, channels and layout make {input_shape}, but input '{entry.name}' is "
+            f"[{shape}]: make them agree, or remove the key"
         )
 
 

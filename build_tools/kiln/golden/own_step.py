@@ -77,8 +77,8 @@ class OwnStep:
             for index, array in enumerate(arguments)
         ]
         try:
-            made = self.loaded.operator.result(*tensors, **self.attributes)
-            results = made if isinstance(made, (list, tuple)) else [made]
+            outputs = self.loaded.operator.result(*tensors, **self.attributes)
+            results = outputs if isinstance(outputs, (list, tuple)) else [outputs]
             return [(str(one.dtype), [int(size) for size in one.shape]) for one in results]
         except Exception:  # anything may be wrong in a user's file
             return None

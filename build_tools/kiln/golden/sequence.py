@@ -67,10 +67,10 @@ class StatefulReference(Reference):
             for state, value in zip(self._states, self._state, strict=True)
             if state.input is not None
         }
-        rest = iter(inputs)
+        remaining_inputs = iter(inputs)
         count = len(inputs) + len(state_values)
         results = self._reference.run(
-            [state_values[i] if i in state_values else next(rest) for i in range(count)]
+            [state_values[i] if i in state_values else next(remaining_inputs) for i in range(count)]
         )
         state_outputs = [state.output for state in self._states if state.output is not None]
         self.left = (

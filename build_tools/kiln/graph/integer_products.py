@@ -33,10 +33,10 @@ def batch_product(rewriter: CallRewriter, call: Any) -> Any:
         return None
     for side in (1, 0):
         summed = ranks[side] - 2 if side else ranks[side] - 1
-        found = _weights(rewriter, call.args[side], summed)
-        other = None if found is None else scaled_levels(rewriter, call.args[1 - side])
-        if found is not None and other is not None:
-            return _product(rewriter, found, other, side)
+        quantised_weights = _weights(rewriter, call.args[side], summed)
+        other = None if quantised_weights is None else scaled_levels(rewriter, call.args[1 - side])
+        if quantised_weights is not None and other is not None:
+            return _product(rewriter, quantised_weights, other, side)
     return None
 
 

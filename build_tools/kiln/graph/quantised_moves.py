@@ -111,10 +111,10 @@ class _Moves:
         if dequantised is None:
             return None
         kind = str(call.attrs.ret_type)
-        found = rewriter.emit(relax.Call(call.op, [dequantised.args[0]], call.attrs))
+        extremes = rewriter.emit(relax.Call(call.op, [dequantised.args[0]], call.attrs))
         if kind != "both":
-            return found if kind == "indices" else _like(dequantised, found)
-        values, places = (rewriter.emit(relax.TupleGetItem(found, index)) for index in range(2))
+            return extremes if kind == "indices" else _like(dequantised, extremes)
+        values, places = (rewriter.emit(relax.TupleGetItem(extremes, index)) for index in range(2))
         self.divided = True
         return relax.Tuple([rewriter.emit(_like(dequantised, values)), places])
 
@@ -134,8 +134,8 @@ class _Moves:
             return None
         if str(left.args[0].ty.dtype) != str(right.args[0].ty.dtype):
             return None
-        made = relax.Call(call.op, [left.args[0], right.args[0]], call.attrs, call.ty_args)
-        return made if operator(call) in _COMPARISONS else _like(left, rewriter.emit(made))
+        moved = relax.Call(call.op, [left.args[0], right.args[0]], call.attrs, call.ty_args)
+        return moved if operator(call) in _COMPARISONS else _like(left, rewriter.emit(moved))
 
     def split(self, rewriter: CallRewriter, call: Any) -> Any:
         """The parts of a dequantised tensor → its dequantised parts."""

@@ -210,18 +210,18 @@ def interleaved(
     strides, dilation = transposed.strides, transposed.dilation
     # Without a stride, the convolution itself is dilated.
     own = [distance if stride == 1 else 1 for stride, distance in zip(strides, dilation, strict=True)]
-    rest = [distance // one for distance, one in zip(dilation, own, strict=True)]
-    kernel, taps = _phases(_dilated(weights, rest), strides, groups)
+    kernel_dilation = [distance // one for distance, one in zip(dilation, own, strict=True)]
+    kernel, taps = _phases(_dilated(weights, kernel_dilation), strides, groups)
     channels = int(weights.shape[1])
     edge = [(count - 1) * distance for count, distance in zip(taps, own, strict=True)]
-    batch, *given, _ = shape_of(data)
-    single = convolve is None and not covers and groups == 1 and given == [1] * rank
+    batch, *image, _ = shape_of(data)
+    single = convolve is None and not covers and groups == 1 and image == [1] * rank
     if single:
-        strides, own, made = [1] * rank, [1] * rank, list(_dilated(weights, dilation).shape[2:])
+        strides, own, extents = [1] * rank, [1] * rank, list(_dilated(weights, dilation).shape[2:])
     else:
-        made = [size + more for size, more in zip(given, edge, strict=True)]
+        extents = [size + more for size, more in zip(image, edge, strict=True)]
     # Elements after the phases (output_padding) depend on no input: they are zero.
-    size = [length * stride for length, stride in zip(made, strides, strict=True)]
+    size = [length * stride for length, stride in zip(extents, strides, strict=True)]
     need = [before + length for before, length in zip(transposed.padding, transposed.out, strict=True)]
     gaps = [_known(end - length) for end, length in zip(need, size, strict=True)]
     if not all(isinstance(gap, int) for gap in gaps):
@@ -229,8 +229,8 @@ def interleaved(
     covered = [
         ceil_div(max(0, gap), stride) if covers else 0 for gap, stride in zip(gaps, strides, strict=True)
     ]
-    made = [length + further for length, further in zip(made, covered, strict=True)]
-    size = [length * stride for length, stride in zip(made, strides, strict=True)]
+    extents = [length + further for length, further in zip(extents, covered, strict=True)]
+    size = [length * stride for length, stride in zip(extents, strides, strict=True)]
     gaps = [gap - further * stride for gap, further, stride in zip(gaps, covered, strides, strict=True)]
     after = [length + further for length, further in zip(edge, covered, strict=True)]
     window = Window([1] * rank, [*edge, *after], own, groups, str(call.ty.dtype))
@@ -240,7 +240,7 @@ def interleaved(
         phases = _results_of_phases(rewriter, data, kernel, strides, list(weights.shape[2:]), window)
     else:
         phases = (convolve or (conv2d if rank == 2 else conv3d))(rewriter, data, kernel, window)
-    split = rewriter.emit(relax.op.reshape(phases, [batch, *made, groups, *strides, channels]))
+    split = rewriter.emit(relax.op.reshape(phases, [batch, *extents, groups, *strides, channels]))
     order = [axis for i in range(rank) for axis in (1 + i, rank + 2 + i)]
     interleaved = rewriter.emit(relax.op.permute_dims(split, [0, *order, rank + 1, 2 * rank + 2]))
     result = rewriter.emit(relax.op.reshape(interleaved, [batch, *size, groups * channels]))

@@ -109,8 +109,8 @@ def _origins(steps: Steps, step: Step, nodes: Mapping[str, Sequence[str]]) -> st
     """
     kernels = [kernel for kernel in steps.kernels if kernel.symbol == step.kernel]
     names = dict.fromkeys(operator.name for kernel in kernels for operator in kernel.ops)
-    found = [nodes[name] for name in names if name in nodes and name not in _CONVERSIONS]
-    origins = list(dict.fromkeys(node for listed in found for node in listed))
+    nodes_of_operators = [nodes[name] for name in names if name in nodes and name not in _CONVERSIONS]
+    origins = list(dict.fromkeys(node for listed in nodes_of_operators for node in listed))
     if not origins:
         return ""
     if len(origins) == 1:

@@ -40,12 +40,12 @@ def integer_pools(mod: tvm.IRModule, raw: bool = True) -> tvm.IRModule:
 
 def _pool(rewriter: CallRewriter, call: Any, raw: bool) -> Any:
     attrs = call.attrs
-    found = _levels(rewriter, call.args[0], raw)
-    if found is None:
+    levels = _levels(rewriter, call.args[0], raw)
+    if levels is None:
         return None
-    if math.prod(integers(attrs.pool_size)) > _MOST_SUMMED[str(found[0].ty.dtype)]:
+    if math.prod(integers(attrs.pool_size)) > _MOST_SUMMED[str(levels[0].ty.dtype)]:
         return None
-    data, scale, zero_point = found
+    data, scale, zero_point = levels
     pooled = rewriter.builder_.call_te(
         real_average(attrs, scale, zero_point), data, primfunc_name_hint=call.op.name.split(".")[-1]
     )

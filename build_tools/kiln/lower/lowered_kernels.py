@@ -88,14 +88,14 @@ class _Known:
 
 def _multiplies_floats(func: tirx.PrimFunc) -> bool:
     """Whether a kernel multiplies floats of 32 or 64 bits, or of fewer, which are computed in 32."""
-    found = []
+    float_products = []
 
     def on_product(node: tirx.Mul) -> None:
         if "float" in str(node.ty.dtype):
-            found.append(node)
+            float_products.append(node)
 
     structural_walk(func.body, [(tirx.Mul, on_product)])
-    return bool(found)
+    return bool(float_products)
 
 
 class KernelPlan:

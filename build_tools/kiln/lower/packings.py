@@ -75,8 +75,8 @@ def uses_of(mod: tvm.IRModule, model: str) -> Iterator[Use]:
                 continue
             if is_dynamic and use.can_transform:
                 boxes = sample_sizes(dims.box)
-                found = [_use(call, weight, shape(call.args[0], box), shape(call, box)) for box in boxes]
-                use = replace(use, samples=[one.conv for one in found if one is not None])
+                uses = [_use(call, weight, shape(call.args[0], box), shape(call, box)) for box in boxes]
+                use = replace(use, samples=[one.conv for one in uses if one is not None])
             yield replace(use, is_dynamic=is_dynamic)
 
 

@@ -137,12 +137,12 @@ class _Recompute:
             return value
         position, arguments, formulas = 0, [], []
         for item in value.args[1].fields:
-            made = found.get(item)
-            if made is not None:
+            formula = found.get(item)
+            if formula is not None:
                 formulas.append((position, item))
-            if isinstance(made, Repeated):
+            if isinstance(formula, Repeated):
                 arguments.append(self.shorter[self.origin[item]])
-            elif made is None:
+            elif formula is None:
                 arguments.append(item)
             position += isinstance(item.ty, relax.TensorType)
         key = tuple((position, _Key(found[item])) for position, item in formulas)
@@ -234,15 +234,15 @@ def computed(func: tirx.PrimFunc, formulas: Formulas) -> tirx.PrimFunc:
     }
 
     def on_load(load: Any) -> Any:
-        made = by_buffer.get(load.source)
-        if made is None:
+        formula = by_buffer.get(load.source)
+        if formula is None:
             return load
-        if isinstance(made, Affine):
-            return element(made, load.indices)
+        if isinstance(formula, Affine):
+            return element(formula, load.indices)
         zero = tirx.IntImm("int64", 0)
         return tirx.BufferLoad(
             shorter[load.source],
-            [zero if axis in made.axes else index for axis, index in enumerate(load.indices)],
+            [zero if axis in formula.axes else index for axis, index in enumerate(load.indices)],
         )
 
     def on_block(block: Any) -> Any:
@@ -276,9 +276,9 @@ def _without(op: OpInfo, formulas: Formulas, gone: Sequence[int]) -> OpInfo:
         position = arg.get("param")
         if position is None:
             return arg
-        made = formulas.get(position)
-        if isinstance(made, Affine):
-            return {"value": made.start} if made.is_uniform and math.isfinite(made.start) else {}
+        formula = formulas.get(position)
+        if isinstance(formula, Affine):
+            return {"value": formula.start} if formula.is_uniform and math.isfinite(formula.start) else {}
         return {**arg, "param": position - sum(before < position for before in gone)}
 
     return {**op, "args": [moved(arg) for arg in op.get("args", [])]}

@@ -56,10 +56,10 @@ def keep_transposes_separate(mod: tvm.IRModule, lanes: int) -> tvm.IRModule:
 
     def operands_of(call: Any) -> list[Any]:
         """The calls that make the operands of `call`, or the integers of operands that are dequantised."""
-        found = [calls_by_result[item] for item in call.args[1].fields if item in calls_by_result]
+        producers = [calls_by_result[item] for item in call.args[1].fields if item in calls_by_result]
         return [
             made
-            for operand in found
+            for operand in producers
             for made in (
                 operands_of(operand) if names[operand.args[0].name_hint] == ["dequantize"] else [operand]
             )

@@ -94,8 +94,8 @@ class OwnNode:
         """The outputs by the shape rule. Raises KilnError unless the rule returns one valid type for each
         output."""
         loaded = self._loaded
-        made = loaded.call("result, its shape rule,", self._operator.result, *tensors, **attributes)
-        results = list(made) if isinstance(made, (list, tuple)) else [made]
+        types = loaded.call("result, its shape rule,", self._operator.result, *tensors, **attributes)
+        results = list(types) if isinstance(types, (list, tuple)) else [types]
         for index, result in enumerate(results):
             if not isinstance(result, OwnTensor):
                 raise loaded.error(f"result returns {result!r}, allowed: OwnTensor, or a tuple of them")

@@ -95,14 +95,14 @@ def files() -> list[Path]:
 
 def operators() -> list[LoadedOperator]:
     """All operators of the user. Raises KilnError for the first file that does not declare one."""
-    found: dict[tuple[str, str], LoadedOperator] = {}
+    operators: dict[tuple[str, str], LoadedOperator] = {}
     for path in files():
         loaded = load(path)
         key = _domain(loaded.operator.domain), loaded.operator.name
-        if key in found:
-            raise loaded.error(f"{found[key].file} declares an operator of this name and domain too")
-        found[key] = loaded
-    return list(found.values())
+        if key in operators:
+            raise loaded.error(f"{operators[key].file} declares an operator of this name and domain too")
+        operators[key] = loaded
+    return list(operators.values())
 
 
 def by_key() -> Mapping[tuple[str, str], LoadedOperator]:

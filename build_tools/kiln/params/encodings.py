@@ -306,11 +306,11 @@ def _steps(runs: Array) -> Array | None:
     gaps = np.diff(ordered, axis=1, prepend=0).astype(np.float64)
     gaps[gaps <= greatest[:, None] * 2.0**-20] = np.inf
     gap = gaps.min(1)
-    found = np.zeros(len(runs))
+    steps_of_runs = np.zeros(len(runs))
     left = np.flatnonzero(greatest > 0)
     for parts in range(1, 129):
         if not left.size:
-            return found
+            return steps_of_runs
         steps = gap[left] / parts
         reach = greatest[left] / steps
         if bool((reach > 256).any()):
@@ -319,6 +319,6 @@ def _steps(runs: Array) -> Array | None:
         # Gaps of rounded numbers: the error of a step grows with the level.
         close = np.abs(counts - np.rint(counts)) <= _TOLERANCE
         whole = close.all(1)
-        found[left[whole]] = steps[whole]
+        steps_of_runs[left[whole]] = steps[whole]
         left = left[~whole]
-    return None if left.size else found
+    return None if left.size else steps_of_runs

@@ -51,7 +51,7 @@ def _greedy(
     for roots in roots_of:
         for root in roots:
             uses[root] = uses.get(root, 0) + 1
-    made: set[str] = set()
+    written: set[str] = set()
     done: set[int] = set()
     order: list[int] = []
     while len(order) < len(steps):
@@ -60,13 +60,13 @@ def _greedy(
         def cost(index: int) -> tuple[int, int]:
             """Change of the bytes that are alive by step `index`, then `index` to break ties."""
             roots = roots_of[index]
-            born = sum(tensors[root].bytes for root in roots - made)
+            born = sum(tensors[root].bytes for root in roots - written)
             dead = sum(tensors[root].bytes for root in roots if uses[root] == 1)
             return born - dead, index
 
         chosen = min(ready, key=cost)
         for root in roots_of[chosen]:
-            made.add(root)
+            written.add(root)
             uses[root] -= 1
         done.add(chosen)
         order.append(chosen)

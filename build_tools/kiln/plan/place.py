@@ -31,10 +31,10 @@ def _first_fit(items: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
             for other, offset in placed
             if not (other.last < item.first or item.last < other.first)
         )
-        for offset, taken in rivals:
+        for offset, occupied in rivals:
             if position + item.bytes <= offset:
                 break
-            position = max(position, offset + taken)
+            position = max(position, offset + occupied)
         placed.append((item, position))
         offsets[item.name] = position
         size = max(size, position + item.bytes)

@@ -148,8 +148,10 @@ def _tflite_nodes(path: Path) -> Iterator[SourceNode]:
         custom = code.CustomCode()
         op = custom.decode() if custom else str(tflite.opcode2name(builtin_of(code)))
         outputs = names(operator.OutputsAsNumpy())
-        made = listed(operator.OutputsAsNumpy())  # of some operators, such as CALL_ONCE, none
-        shape = np.atleast_1d(graph.Tensors(made[0]).ShapeAsNumpy()) if made else np.zeros(1)
+        output_numbers = listed(operator.OutputsAsNumpy())  # of some operators, such as CALL_ONCE, none
+        shape = (
+            np.atleast_1d(graph.Tensors(output_numbers[0]).ShapeAsNumpy()) if output_numbers else np.zeros(1)
+        )
         elements = int(np.prod(shape, dtype=np.int64)) if (shape > 0).all() else None
         yield SourceNode(f"operator {position}", op, names(operator.InputsAsNumpy()), outputs, elements)
 

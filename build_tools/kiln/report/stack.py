@@ -93,10 +93,10 @@ def measure_stack(path: Path, roots: Sequence[str]) -> Stack:
     missing = [name for name in roots if name not in starts]
     if missing:
         raise KilnError(f"{path.name}: no function '{missing[0]}', whose stack is to be measured")
-    taken = _taken(code, frames)
+    address_taken = _taken(code, frames)
     depths: dict[int, int] = {}
-    depth = max(_depth(code, frames, taken, starts[name], [], depths) for name in roots)
-    reached = [(code.functions[at][0], frames[at].bytes) for at in {*depths, *taken}]
+    depth = max(_depth(code, frames, address_taken, starts[name], [], depths) for name in roots)
+    reached = [(code.functions[at][0], frames[at].bytes) for at in {*depths, *address_taken}]
     return Stack(depth, sorted(reached, key=lambda row: (-row[1], row[0])))
 
 

@@ -38,9 +38,9 @@ def resolve(model: Model, archives: dict[str, str], shapes: dict[str, Shapes]) -
         archives.get(model.name)
         or (path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
     )
-    model, found = with_sizes(model, path, called)
+    model, shapes_of_archive = with_sizes(model, path, called)
     if model.cut is not None:
-        shapes[model.name] = found
+        shapes[model.name] = shapes_of_archive
     return model
 
 

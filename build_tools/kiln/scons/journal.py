@@ -89,8 +89,8 @@ def _signatures() -> str:
     name = SCons.SConsign.DB_Name or SCons.SConsign.current_sconsign_filename()
     for path in (Path(f"{name}.dblite"), Path(name)):
         with contextlib.suppress(OSError):
-            found = path.stat()
-            return f"{found.st_ino} {found.st_size} {found.st_mtime_ns}"
+            status = path.stat()
+            return f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
     return ""
 
 

@@ -76,8 +76,8 @@ def _check_machine(target: Target, program: str) -> None:
         )
     except OSError:  # the first compilation says so
         return
-    found, expected = _ARCHITECTURE.match(done.stdout), _ARCHITECTURE.match(target.triple)
-    if found and expected and found.lastgroup != expected.lastgroup:
+    machine, expected = _ARCHITECTURE.match(done.stdout), _ARCHITECTURE.match(target.triple)
+    if machine and expected and machine.lastgroup != expected.lastgroup:
         raise KilnError(
             f"target '{target.name}' is for {target.triple}, and '{program}' here compiles for "
             f"{done.stdout.strip()}: give the cross compiler in key 'c_compiler.command', such as "

@@ -226,8 +226,12 @@ def _check_readers(arguments: Mapping[str, str], goals: Sequence[str]) -> None:
             raise KilnError(f"option '{name}': the goal {goals[0]} has no options")
         readers = _READERS.get(name, ())
         if readers and set(readers).isdisjoint(goals):
-            first, *rest = readers
-            text = f"goals {', '.join([first, *rest[:-1]])} and {rest[-1]}" if rest else f"goal {first}"
+            first, *later_readers = readers
+            text = (
+                f"goals {', '.join([first, *later_readers[:-1]])} and {later_readers[-1]}"
+                if later_readers
+                else f"goal {first}"
+            )
             raise KilnError(f"option '{name}' is for the {text}")
 
 

@@ -25,11 +25,11 @@ def with_sizes(model: Model, archive: Path, called: Path) -> tuple[Model, Shapes
     """
     try:
         content = read_archive(archive)
-        given = {name: tensor.shape for name, tensor in model.inputs.items() if tensor.shape is not None}
+        shapes_set = {name: tensor.shape for name, tensor in model.inputs.items() if tensor.shape is not None}
         if model.cut is not None:  # other names are tensors inside of the program
-            given = {name: shape for name, shape in given.items() if name in content.inputs}
+            shapes_set = {name: shape for name, shape in shapes_set.items() if name in content.inputs}
         ranges = {name: (dim.min, dim.max, dim.multiple) for name, dim in model.dims.items()}
-        shapes, missing = dims.fill(called, content, given, ranges)
+        shapes, missing = dims.fill(called, content, shapes_set, ranges)
     except KilnError as error:
         raise KilnError(str(error).replace(str(archive), str(called))) from None
     added = {

@@ -49,5 +49,5 @@ def inline_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _reads(value: Any) -> bool:
     """Whether `value` reads memory or calls a function."""
-    found = structural_walk(value, [((TensorLoad, tvm.ir.Call), lambda _: tvm_ffi.VisitInterrupt())])
-    return found is not None
+    first_load = structural_walk(value, [((TensorLoad, tvm.ir.Call), lambda _: tvm_ffi.VisitInterrupt())])
+    return first_load is not None

@@ -82,8 +82,8 @@ def _exp_of(let: Let, x: Expr, sign: int) -> Expr:
         def remainder(n: Expr) -> Expr:
             return (x - n * f32(sign * ln2_high)) - n * f32(sign * ln2_low)
 
-        rest = let(n, "n", remainder)
-        return let(rest, "r", lambda r: polynomial(r, signed) * power)
+        fraction = let(n, "n", remainder)
+        return let(fraction, "r", lambda r: polynomial(r, signed) * power)
 
     lowest = tirx.max(f32(-88.0), x) if sign > 0 else tirx.min(f32(88.0), x)
     return let(lowest, "x", reduced)

@@ -173,13 +173,13 @@ def archive_path(repository: Path, name: str, file: Any) -> Path:
 
 def signed_by(tuf: Any, role: Any, *signers: Any) -> bytes:
     """The content of a role's file, signed by each of `signers`."""
-    made = tuf.Metadata(role)
+    metadata = tuf.Metadata(role)
     try:
         for signer in signers:
-            made.sign(signer, append=True)
+            metadata.sign(signer, append=True)
     except tuf_errors().UnsignedMetadataError as error:  # of a token
         raise KilnError(str(error.__cause__ or error)) from None
-    content: bytes = made.to_bytes()
+    content: bytes = metadata.to_bytes()
     return content
 
 

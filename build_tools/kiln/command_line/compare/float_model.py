@@ -171,13 +171,13 @@ class _FloatModel:
 
     def run(self, fed: Mapping[str, Array]) -> dict[str, Array]:
         """All tensors of the next run by name. Raises KilnError where the inputs are not those of `fed`."""
-        given = {**fed, **self._now}
-        if set(self._inputs) != set(given):
+        inputs_of_run = {**fed, **self._now}
+        if set(self._inputs) != set(inputs_of_run):
             raise KilnError(
                 f"compare: the float model's inputs are {', '.join(self._inputs)}, the quantised one's "
-                f"{', '.join(given)}"
+                f"{', '.join(inputs_of_run)}"
             )
-        results = self._reference.run([given[name] for name in self._inputs])
+        results = self._reference.run([inputs_of_run[name] for name in self._inputs])
         tensors = dict(zip(self._outputs, results, strict=True))
         self._now = {name: tensors[output] for name, (output, _) in self._states.items()}
         return tensors

@@ -64,10 +64,10 @@ def obstacle(target: Target) -> str | None:
 
 def refusal(target: Target, reason: str) -> str:
     """An error in one line: the target's programs cannot run here, for a reason that `obstacle` gave."""
-    rest = ", and it names no emulator"
+    hint = ", and it names no emulator"
     if target.system.host != "Linux" and platform.system() != target.system.host:
-        rest = "; they are built and linked, not run"
-    return f"target '{target.name}' cannot run here: {reason}{rest}"
+        hint = "; they are built and linked, not run"
+    return f"target '{target.name}' cannot run here: {reason}{hint}"
 
 
 def loads_foreign_libc(target: Target) -> bool:

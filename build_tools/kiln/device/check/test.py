@@ -137,8 +137,8 @@ def _print_notes(
 ) -> None:
     """Print the reason for limits that the reference's sensitivity sets, and the outputs that show little."""
     if any(entry.sensitivity for vector in vectors for entry in vector.output_entries):
-        other = OTHER_KERNELS.get(reference.settings.get("op_resolver", ""))
-        sets = f", or with its kernel set {other}" if other else ""
+        other_kernels = OTHER_KERNELS.get(reference.settings.get("op_resolver", ""))
+        sets = f", or with its kernel set {other_kernels}" if other_kernels else ""
         step = "a level of quantisation, or the last bit of a float"
         print(f"  limits: the reference's own change when its inputs move by {step}{sets}")
     for vector, results in zip(vectors, compared, strict=True):

@@ -123,11 +123,11 @@ def _text(template: str, facts: Mapping[str, Any]) -> bytes:
 
 def _classes(facts: Mapping[str, Any], folder: Path) -> bytes:
     """classes.jar, compiled by javac."""
-    place = Path(folder, "java", *facts["package"].split("."))
-    place.mkdir(parents=True)
+    package_folder = Path(folder, "java", *facts["package"].split("."))
+    package_folder.mkdir(parents=True)
     sources = []
     for name in ("Model", "Tensor"):
-        sources.append(place / f"{name}.java")
+        sources.append(package_folder / f"{name}.java")
         sources[-1].write_bytes(_text(f"{name}.java.j2", facts))
     command = ["javac", "--release", _RELEASE, "-Xlint:-options", "-encoding", "UTF-8", "-g:source,lines"]
     done = subprocess.run(
@@ -137,8 +137,10 @@ def _classes(facts: Mapping[str, Any], folder: Path) -> bytes:
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
         raise KilnError(f"goal 'package': javac failed: {(lines or ['no message'])[0]}")
-    made = folder / "classes"
-    classes = {str(path.relative_to(made)): path.read_bytes() for path in sorted(made.rglob("*.class"))}
+    compiled = folder / "classes"
+    classes = {
+        str(path.relative_to(compiled)): path.read_bytes() for path in sorted(compiled.rglob("*.class"))
+    }
     return zip_archive({"META-INF/MANIFEST.MF": b"Manifest-Version: 1.0\n\n", **classes})
 
 

@@ -46,8 +46,8 @@ def move(builder: Any, shape: Sequence[Extent], values: Sequence[Any], read: Num
 
 def element(tensor: Any, index: int) -> Any:
     """An element of a vector, or the only one of a scalar, as int64; 32-bit processors have no such casts."""
-    found = tensor(int64(index)) if len(tensor.shape) else tensor()
-    return tirx.Cast("int64", tirx.Cast("int32", found) if str(found.ty.dtype).startswith("float") else found)
+    value = tensor(int64(index)) if len(tensor.shape) else tensor()
+    return tirx.Cast("int64", tirx.Cast("int32", value) if str(value.ty.dtype).startswith("float") else value)
 
 
 def slice_start(begin: Any, step: Any, extent: Any) -> Any:
@@ -80,15 +80,15 @@ def slice_count(begin: Any, end: Any, step: Any, extent: Any) -> Any:
 
 def padded_place(at: Any, before: Any, extent: Any, mode: str) -> Any:
     """The position of an axis of `extent` elements from which the element `at` of the padded axis comes."""
-    place = at - before
+    source = at - before
     last = extent - int64(1)
     if mode == "wrap":
-        return tirx.floormod(place, tirx.max(extent, int64(1)))
+        return tirx.floormod(source, tirx.max(extent, int64(1)))
     if mode == "reflect":
         period = tirx.max(last * int64(2), int64(1))
-        folded = tirx.floormod(place, period)
+        folded = tirx.floormod(source, period)
         return tirx.min(folded, period - folded) if not _is_one(extent) else int64(0)
-    return tirx.max(tirx.min(place, last), int64(0))
+    return tirx.max(tirx.min(source, last), int64(0))
 
 
 def _is_one(extent: Any) -> bool:

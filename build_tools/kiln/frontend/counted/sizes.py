@@ -91,16 +91,16 @@ def _with_origins(block: Any) -> Any:
         value = binding.value
         if _is_count(value):
             origins.setdefault(value.ty.shape[0], binding.var)
-        given = [part.ty for part in _tensors(value)]
-        known = {variable for ty in given for variable in relax.analysis.tir_vars_in_type(ty)}
+        operand_types = [part.ty for part in _tensors(value)]
+        known = {variable for ty in operand_types for variable in relax.analysis.tir_vars_in_type(ty)}
         used = [*relax.analysis.tir_vars_in_type(binding.var.ty), *_variables(value)]
         missing = [one for one in dict.fromkeys(used) if one in origins and one not in known]
         if not missing or _is_count(value) or isinstance(binding, relax.MatchCast):
             bindings.append(binding)
             continue
-        made = variable(f"{binding.var.name}_open", binding.var.ty)
-        after = after_counting(made, [origins[one] for one in missing])
-        bindings += [relax.VarBinding(made, value), relax.VarBinding(binding.var, after)]
+        open_variable = variable(f"{binding.var.name}_open", binding.var.ty)
+        after = after_counting(open_variable, [origins[one] for one in missing])
+        bindings += [relax.VarBinding(open_variable, value), relax.VarBinding(binding.var, after)]
     return type(block)(bindings)
 
 
@@ -111,13 +111,13 @@ def _is_count(value: Any) -> bool:
 
 def _tensors(value: Any) -> list[Any]:
     """The variables of Relax that an expression reads."""
-    found: list[Any] = []
-    post_order_visit(value, lambda part: found.append(part) if isinstance(part, relax.Var) else None)
-    return [part for part in found if isinstance(part.ty, (relax.TensorType, relax.TupleType))]
+    variables: list[Any] = []
+    post_order_visit(value, lambda part: variables.append(part) if isinstance(part, relax.Var) else None)
+    return [part for part in variables if isinstance(part.ty, (relax.TensorType, relax.TupleType))]
 
 
 def _variables(value: Any) -> list[Any]:
     """The variables in the sizes that a call is given, such as the limits of a range."""
-    found: list[Any] = []
-    structural_walk(value, ((tirx.Var, found.append),))
-    return found
+    size_variables: list[Any] = []
+    structural_walk(value, ((tirx.Var, size_variables.append),))
+    return size_variables

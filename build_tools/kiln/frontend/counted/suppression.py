@@ -56,8 +56,8 @@ def rows_and_count(builder: Any, symbols: Symbols, suppression: Suppression, mos
     greatest = symbols.greatest([_extent(suppression.scores.ty.shape[2])])
     if greatest is None:
         raise ValueError("its number of boxes has no greatest value")
-    given = [suppression.boxes, suppression.scores, suppression.most, suppression.overlap]
-    given += [] if suppression.threshold is None else [suppression.threshold]
+    operands = [suppression.boxes, suppression.scores, suppression.most, suppression.overlap]
+    operands += [] if suppression.threshold is None else [suppression.threshold]
 
     def compute(*tensors: Any) -> Any:
         boxes = tensors[1].shape[2]
@@ -67,8 +67,8 @@ def rows_and_count(builder: Any, symbols: Symbols, suppression: Suppression, mos
             dtype=["int64", "int64", "int32", "int64"], name="non_max_suppression",
         )  # fmt: skip
 
-    made = builder.emit_te(compute, *given, primfunc_name_hint="non_max_suppression")
-    rows, count = (builder.emit(relax.TupleGetItem(made, index)) for index in (0, 1))
+    suppressed = builder.emit_te(compute, *operands, primfunc_name_hint="non_max_suppression")
+    rows, count = (builder.emit(relax.TupleGetItem(suppressed, index)) for index in (0, 1))
     return rows, count
 
 
@@ -101,8 +101,8 @@ class _Suppressor:
                 self.slots[_KEPT] = int64(0)
                 limit = tirx.Cast("int64", _only(self.most))
                 left = self.slots[_KEPT] < limit
-                with serial(self.slots[_FOUND]) as place, script.If(left), script.Then():
-                    self._keep(image, kind, self.order[place])
+                with serial(self.slots[_FOUND]) as position, script.If(left), script.Then():
+                    self._keep(image, kind, self.order[position])
         return ir.get()
 
     def _score(self, image: Any, kind: Any, box: Any) -> Any:

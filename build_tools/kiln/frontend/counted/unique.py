@@ -49,8 +49,10 @@ def distinct(builder: Any, symbols: Symbols, tensor: str, rows: Any, ascending: 
             dtype=["int64", "int64", "int64", "int64", "int32", "int64"], name="unique",
         )  # fmt: skip
 
-    made = builder.emit_te(compute, rows, primfunc_name_hint="unique")
-    first, counts, kinds, count = (builder.emit(relax.TupleGetItem(made, index)) for index in range(4))
+    distinct_rows = builder.emit_te(compute, rows, primfunc_name_hint="unique")
+    first, counts, kinds, count = (
+        builder.emit(relax.TupleGetItem(distinct_rows, index)) for index in range(4)
+    )
     first, counts = counted(builder, symbols, tensor, count, [first, counts], most)
     return Distinct(first, counts, kinds)
 

@@ -70,8 +70,8 @@ def _counted(
 ) -> Iterable[onnx.NodeProto]:
     """Give `loop` a trip count if it counts and has none; returns the nodes that compute the count."""
     body = next(attribute.g for attribute in loop.attribute if attribute.name == "body")
-    given = constants.get(loop.input[0]) if loop.input[0] else None
-    if loop.input[0] and (given is None or int(given.reshape(-1)[0]) < 1 << 40):
+    trip_count = constants.get(loop.input[0]) if loop.input[0] else None
+    if loop.input[0] and (trip_count is None or int(trip_count.reshape(-1)[0]) < 1 << 40):
         return []
     counter = _counter(loop, body, constants)
     if counter is None or not _is_size(counter.limit, producers, constants):

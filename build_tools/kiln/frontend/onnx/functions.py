@@ -50,9 +50,9 @@ def _write_defaults(path: Path, model: onnx.ModelProto) -> None:
     defaults = {_key_of_function(function): function.attribute_proto for function in model.functions}
     for body in (model.graph, *model.functions):
         for node in (node for graph in with_nested_graphs(path, body) for node in graph.node):
-            given = {attribute.name for attribute in node.attribute}
+            attributes_set = {attribute.name for attribute in node.attribute}
             node.attribute.extend(
-                one for one in defaults.get(_key_of_call(node), ()) if one.name not in given
+                one for one in defaults.get(_key_of_call(node), ()) if one.name not in attributes_set
             )
 
 

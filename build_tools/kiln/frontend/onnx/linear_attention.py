@@ -76,14 +76,15 @@ def _sizes(body: Body) -> _Sizes:
     for index, name in enumerate(_INPUTS):
         if not body.has(index):
             continue
-        found = body.shape(body.input(index))
+        operand_shape = body.shape(body.input(index))
         expected = [[batch, length, last] for last in allowed.get(index, [width])]
         if name == "state":
             expected = [[batch, heads, key, value]]
         if not any(
-            all(body.symbols.equal(a, b) for a, b in zip(found, shape, strict=True)) for shape in expected
+            all(body.symbols.equal(a, b) for a, b in zip(operand_shape, shape, strict=True))
+            for shape in expected
         ):
-            shown = [f"[{', '.join(map(body.symbols.shown, shape))}]" for shape in (found, *expected)]
+            shown = [f"[{', '.join(map(body.symbols.shown, shape))}]" for shape in (operand_shape, *expected)]
             raise ValueError(
                 f"its {name} '{body.input(index)}' are of shape {shown[0]}, allowed: "
                 f"{' or '.join(shown[1:])}, of {readers} query heads and {heads} heads"

@@ -127,17 +127,17 @@ def _parents_first(branches: BranchColumns, roots: Array, name: Callable[[int], 
     size = np.append(np.ones(len(branches.yes), "int64"), 0)  # branches of a subtree; of a leaf, at -1, none
     for level in reversed(levels):
         size[level] += sum(size[np.maximum(side[level], -1)] for side in sides)
-    place = np.zeros_like(size)
-    place[roots] = np.cumsum(size[roots]) - size[roots]
+    offset = np.zeros_like(size)
+    offset[roots] = np.cumsum(size[roots]) - size[roots]
     for level in levels:
-        free = place[level] + 1
+        free = offset[level] + 1
         for side in sides:
             child = np.maximum(side[level], -1)
-            place[child] = free
+            offset[child] = free
             free += size[child]
     reached = np.concatenate([roots, *levels[1:]])
     order = np.empty_like(reached)
-    order[place[reached]] = reached
+    order[offset[reached]] = reached
     return order
 
 
@@ -180,13 +180,13 @@ class _NodesByNumber:
         tree, node = self._position(self.trees, trees), self._position(self.nodes, nodes)
         keys = tree * len(self.nodes) + node
         at = self._position(self.keys, keys)
-        found = (self.trees[tree] == trees) & (self.nodes[node] == nodes) & (self.keys[at] == keys)
-        return np.where(found, self.order[at], -1)
+        is_known = (self.trees[tree] == trees) & (self.nodes[node] == nodes) & (self.keys[at] == keys)
+        return np.where(is_known, self.order[at], -1)
 
     @staticmethod
     def _position(ascending: Array, values: Array) -> Array:
-        found: Array = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
-        return found
+        nearest: Array = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+        return nearest
 
 
 def _mode(name: str) -> int:

@@ -213,9 +213,9 @@ def one_hot(node: Node) -> Any:
 def split(node: Node) -> Any:
     """Split of a dynamic size, into parts of dynamic sizes, sizes of the run or of none; else TVM's own."""
     size = node.shape(0)[int(node.attributes.get("axis", 0))]
-    given = node.constant(1) if node.has(1) else node.attributes.get("split")
-    if given is not None and 0 in list(given) and any(given):
-        return _split_at_sizes(node, [int(number) for number in given])
+    split = node.constant(1) if node.has(1) else node.attributes.get("split")
+    if split is not None and 0 in list(split) and any(split):
+        return _split_at_sizes(node, [int(number) for number in split])
     if not node.has(1) or (node.constant(1) is not None and isinstance(size, int)):
         return None
     sizes = node.elements(1)

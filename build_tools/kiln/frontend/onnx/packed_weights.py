@@ -59,8 +59,8 @@ def matmul_nbits(body: Body) -> list[str]:
 def _blocks_of_columns(body: Body, depth: int, block: int) -> Array:
     """The block of each column of a MatMulNBits. Raises ValueError for other numbers."""
     if not body.has(4):
-        found: Array = np.arange(depth) // block
-        return found
+        consecutive: Array = np.arange(depth) // block
+        return consecutive
     given = constant(body, 4, "blocks of the columns").reshape(-1)
     blocks = ceil_div(depth, block)
     wrong = given[(given < 0) | (given >= blocks)]

@@ -48,17 +48,19 @@ def obstacle(node: onnx.NodeProto, constants: Mapping[str, Any] | None = None) -
 
     `constants`: the constant tensors of the model, by name; None: those that the node needs are not there.
     """
-    attributes, given = _attributes(node), _inputs(node)
+    attributes, input_names = _attributes(node), _inputs(node)
     sides = _SIDES.get(attributes.get("direction", b"forward"), ())
     activations = [value.decode().lower() for value in attributes.get("activations", [])]
     usual = ["sigmoid", "tanh", "tanh"] * len(sides)
-    inputs = [name for name in ("sequence_lens", "P") if name in given]
-    reasons = [f"its input '{name}' ('{given[name]}') is not supported" for name in inputs]
+    inputs = [name for name in ("sequence_lens", "P") if name in input_names]
+    reasons = [f"its input '{name}' ('{input_names[name]}') is not supported" for name in inputs]
     set_attributes = [name for name in ("clip", "input_forget") if attributes.get(name)]
     reasons += [f"its attribute '{name}' is set, allowed: 0" for name in set_attributes]
     if activations not in ([], usual):
         reasons.append(f"its activations are {', '.join(activations)}, allowed: {', '.join(usual)}")
-    if constants is None or any(given.get(name) not in constants for name in _CONSTANT if name in given):
+    if constants is None or any(
+        input_names.get(name) not in constants for name in _CONSTANT if name in input_names
+    ):
         reasons.append("its weights or their scales are not constants")
     way_round = "quantise the model without it (quantize_dynamic(…, op_types_to_quantize=['MatMul', …]))"
     return f"{reasons[0]}: {way_round}" if reasons else ""
@@ -131,14 +133,14 @@ class _QuantisedLayer:
     def _side(self, number: int, data: Sequence[str]) -> tuple[str, str, str]:
         """Write one direction; returns the hidden states of all steps, the last one, and the last cell."""
         write = self.written
-        given = self._product(write, data, "W", number)
+        gate_inputs = self._product(write, data, "W", number)
         if "B" in self.constants:
             bias = self.constants["B"][number].reshape(2, -1).sum(0)
-            given = write.op("Add", given, write.constant(bias))
+            gate_inputs = write.op("Add", gate_inputs, write.constant(bias))
         states = [self._state(name, number) for name in ("initial_h", "initial_c")]
         backwards = [self.sides[number]]
         h, c, steps = write.results(
-            "Scan", [*states, given], 3, body=self._step(number), num_scan_inputs=1,
+            "Scan", [*states, gate_inputs], 3, body=self._step(number), num_scan_inputs=1,
             scan_input_directions=backwards, scan_output_directions=backwards,
         )  # fmt: skip
         return steps, h, c

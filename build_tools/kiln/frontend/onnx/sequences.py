@@ -163,18 +163,18 @@ def _length(node: _SequenceNode) -> None:
 
 
 def _split(node: _SequenceNode) -> None:
-    """SplitToSequence: parts of given sizes; without sizes, slices of one element."""
+    """SplitToSequence: parts of the sizes in its second input; without sizes, slices of one element."""
     source, attributes = node.node.input[0], node.attributes
     shape = extents(node.host._tensor(source))
     axis = int(attributes.get("axis", 0)) % len(shape)
     size = shape[axis]
-    given = node.host._values.get(node.node.input[1]) if len(node.node.input) > 1 else None
+    part_sizes = node.host._values.get(node.node.input[1]) if len(node.node.input) > 1 else None
     if (
-        given is not None
-        and len(given.items.shape) == 1
-        and not (given.is_constant and isinstance(size, int))
+        part_sizes is not None
+        and len(part_sizes.items.shape) == 1
+        and not (part_sizes.is_constant and isinstance(size, int))
     ):
-        count = given.items.size  # parts of sizes that depend on dimensions, or of an axis that does
+        count = part_sizes.items.size  # parts of sizes that depend on dimensions, or of an axis that does
         if not 1 <= count <= MOST_ELEMENTS:
             raise ValueError(f"it has {count} parts, allowed: 1..{MOST_ELEMENTS}")
         node.set_sequence(node.emit("Split", [source, node.node.input[1]], count, axis=axis))

@@ -197,8 +197,8 @@ def variance(x: Any, means: Any, least: int) -> Any:
         apart = total * _wide(share) - _wide(middle) * _wide(middle)
         return tirx.Cast("int32", tirx.truncdiv(apart, _wide(1 << _SQUARE)))
 
-    found = _of_rows(element, _total(x, lambda v: v * v, "squares"), means, name="variance")
-    return _of_rows(lambda v: _chosen((v - i32(1)) >> i32(31), i32(least), v), found, name="bounded")
+    variance = _of_rows(element, _total(x, lambda v: v * v, "squares"), means, name="variance")
+    return _of_rows(lambda v: _chosen((v - i32(1)) >> i32(31), i32(least), v), variance, name="bounded")
 
 
 def _chosen(mask: Expr, yes: Expr, no: Expr) -> Expr:

@@ -109,13 +109,13 @@ def for_all_sizes(
 
 def _others(sizes: Sequence[int], segment: Segment, period: int) -> list[int]:
     """The sizes to compare besides `sizes`: the greatest, and all of the windows' period if it is not 1."""
-    found = {segment.max} if sizes[-1] < segment.max else set()
+    compared = {segment.max} if sizes[-1] < segment.max else set()
     if period > 1:
         least = -(-max(segment.min, 1) // segment.multiple) * segment.multiple
         kinds = min(period // math.gcd(period, segment.multiple), _MOST_COMPARED)
         last = min(least + kinds * segment.multiple, segment.max)
-        found |= set(range(least, last + 1, segment.multiple)) - set(sizes)
-    return sorted(found)
+        compared |= set(range(least, last + 1, segment.multiple)) - set(sizes)
+    return sorted(compared)
 
 
 class _GeneralisedSizes:

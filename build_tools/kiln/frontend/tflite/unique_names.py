@@ -22,8 +22,8 @@ def with_unique_names(path: Path, content: bytes) -> bytes:
     """
     graph = tflite.Model.GetRootAsModel(content, 0).Subgraphs(0)
     names = [graph.Tensors(index).Name() for index in range(graph.TensorsLength())]
-    given = [name for name in names if name is not None]
-    if len(set(given)) == len(given):
+    file_names = [name for name in names if name is not None]
+    if len(set(file_names)) == len(file_names):
         return content
     _, model = unpacked(path, content)
     _rename(model.subgraphs[0])

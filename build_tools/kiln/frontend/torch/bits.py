@@ -74,8 +74,8 @@ def _shifted(x: Any, by: Any, direction: str) -> Any:
     kind = _UNSIGNED[int(x.dtype)]
     plain, most = op.Cast(by, to=kind), op.Cast(op.Constant(value_int=_BITS[kind] - 1), to=kind)
     kept = op.LessOrEqual(plain, most)  # a negative number is a great one as an unsigned integer
-    made = op.BitShift(op.Cast(x, to=kind), op.Where(kept, plain, most), direction=direction)
-    return op.Where(kept, made, op.Cast(op.Constant(value_int=0), to=kind))
+    shifted = op.BitShift(op.Cast(x, to=kind), op.Where(kept, plain, most), direction=direction)
+    return op.Where(kept, shifted, op.Cast(op.Constant(value_int=0), to=kind))
 
 
 def _zero(x: Any) -> Any:

@@ -45,17 +45,17 @@ def _leave_out(torch: Any, graph: Any) -> None:
 
 def _only_checked(torch: Any, node: Any) -> list[Any] | None:
     """The nodes that use `node`, and itself, users first; None where one is more than a check of it."""
-    found: dict[Any, None] = {}
+    checks: dict[Any, None] = {}
     stack = [node]
     while stack:
         one = stack.pop()
         scalar = isinstance(one.meta.get("val"), (int, float, torch.SymBool, torch.SymInt, torch.SymFloat))
         if one.op != "call_function" or not (scalar or one.target is torch.ops.aten._assert_scalar.default):
             return None
-        found.pop(one, None)
-        found[one] = None
+        checks.pop(one, None)
+        checks[one] = None
         stack += list(one.users)
-    return list(reversed(found))
+    return list(reversed(checks))
 
 
 def _erase(graph: Any, nodes: list[Any]) -> None:

@@ -108,8 +108,8 @@ def nonzero_static(self: Any, size: int, fill_value: int = -1) -> Any:
     for axis in range(rank):
         later = op.ReduceProd(op.Slice(sizes, ints(axis + 1), ints(rank)), keepdims=1)
         axes.append(op.Mod(op.Div(flat, later), op.Slice(sizes, ints(axis), ints(axis + 1))))
-    found = op.Concat(*[op.Unsqueeze(one, ints(1)) for one in axes], axis=1)
-    return op.Where(op.Unsqueeze(op.Greater(ranked, ints(0)), ints(1)), found, ints(fill_value))
+    positions = op.Concat(*[op.Unsqueeze(one, ints(1)) for one in axes], axis=1)
+    return op.Where(op.Unsqueeze(op.Greater(ranked, ints(0)), ints(1)), positions, ints(fill_value))
 
 
 def pdist(self: Any, p: float = 2.0) -> Any:

@@ -109,8 +109,8 @@ def _inverse(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
         # The sum of two numbers of one sign: the function is odd.
         below = parts(x)[0] < 0
         turned = made(torch.where(below.unsqueeze(-1), -pair(x), pair(x)))
-        found = logarithm(added(turned, _root(torch, added(multiplied(turned, turned), 1))))
-        return made(torch.where(below.unsqueeze(-1), -pair(found), pair(found)))
+        result = logarithm(added(turned, _root(torch, added(multiplied(turned, turned), 1))))
+        return made(torch.where(below.unsqueeze(-1), -pair(result), pair(result)))
 
     def inverse_cosh(x: Any) -> Any:
         roots = multiplied(_root(torch, added(x, 1)), _root(torch, added(x, -1)))
@@ -144,12 +144,12 @@ def _powers(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
             x = joined(torch.full((), complex(x).real), complex(x).imag)
         is_zero = is_number(x, 0)
         safe = made(torch.where(is_zero.unsqueeze(-1), torch.ones_like(pair(x)), pair(x)))
-        found = pair(_exponential(multiplied(_logarithm(torch, safe), exponent)))
+        power = pair(_exponential(multiplied(_logarithm(torch, safe), exponent)))
         real = parts(exponent)[0] if isinstance(exponent, torch.Tensor) else complex(exponent).real
-        real = torch.zeros_like(found[..., 0]) + real
+        real = torch.zeros_like(power[..., 0]) + real
         rest = torch.where(real > 0, 0.0, math.nan)
         at_zero = torch.stack([torch.where(real < 0, math.inf, rest), rest], -1)
-        return made(torch.where(is_zero.unsqueeze(-1), at_zero, found))
+        return made(torch.where(is_zero.unsqueeze(-1), at_zero, power))
 
     def power(x: Any, exponent: Any) -> Any:
         if exponent == 0:

@@ -46,10 +46,12 @@ def _table(
     """The operators that are to be replaced in `program`; empty where nothing is left to do."""
     calls = [node for graph in graphs_of(program) for node in graph.nodes if node.op == "call_function"]
     targets = {node.target for node in calls if _is_complex(torch, node)}
-    found = {target for target in targets if isinstance(target, torch._ops.OpOverload) and not _kept(target)}
-    others = torch._decomp.get_decompositions(sorted(found - set(known), key=str))
+    unconverted = {
+        target for target in targets if isinstance(target, torch._ops.OpOverload) and not _kept(target)
+    }
+    others = torch._decomp.get_decompositions(sorted(unconverted - set(known), key=str))
     table: dict[Any, Callable[..., Any]] = {}
-    for target in found:
+    for target in unconverted:
         composite = target._can_decompose()  # an operator that PyTorch itself writes by others
         if target in known:
             table[target] = _rule(torch, target, known[target], composite)

@@ -121,5 +121,7 @@ def triangular_solve(
 
     factor = a.triu() if upper else a.tril()
     turned = factor.mT if transpose else factor
-    made = torch.linalg.solve_triangular(turned, self, upper=upper != transpose, unitriangular=unitriangular)
-    return made, a.clone()
+    solution = torch.linalg.solve_triangular(
+        turned, self, upper=upper != transpose, unitriangular=unitriangular
+    )
+    return solution, a.clone()

@@ -51,8 +51,8 @@ def put(self: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
 
     flat, places, values = self.reshape(-1), index.reshape(-1), source.reshape(-1)
     places = torch.where(places < 0, places + flat.shape[0], places)
-    made = flat.scatter_add(0, places, values) if accumulate else flat.scatter(0, places, values)
-    return made.reshape(self.shape)
+    scattered = flat.scatter_add(0, places, values) if accumulate else flat.scatter(0, places, values)
+    return scattered.reshape(self.shape)
 
 
 def as_strided_scatter(
@@ -110,14 +110,14 @@ def grid_sampler_3d(self: Any, grid: Any, mode: int, padding_mode: int, align_co
     if mode == 1:
         return _at(self, [place.round() for place in places], sizes)
     lower = [place.floor() for place in places]
-    made: Any = 0
+    interpolated: Any = 0
     for upper in itertools.product((0, 1), repeat=3):
         corner = [low + step for low, step in zip(lower, upper, strict=True)]
         weight: Any = 1
         for place, low, step in zip(places, lower, upper, strict=True):
             weight = weight * (place - low if step else 1 - (place - low))
-        made = made + _at(self, corner, sizes) * weight.unsqueeze(1)
-    return made
+        interpolated = interpolated + _at(self, corner, sizes) * weight.unsqueeze(1)
+    return interpolated
 
 
 def _unnormalised(place: Any, size: Any, align_corners: bool) -> Any:
@@ -148,5 +148,5 @@ def _at(x: Any, places: Sequence[Any], sizes: Sequence[Any]) -> Any:
         flat = flat * size + place.clamp(0, size - 1).to(torch.int64)
     count, channels = x.shape[:2]
     index = flat.reshape(count, 1, -1).expand(-1, channels, -1)
-    found = x.reshape(count, channels, -1).gather(2, index).reshape(count, channels, *flat.shape[1:])
-    return torch.where(inside.unsqueeze(1), found, torch.zeros((), dtype=x.dtype))
+    pooled = x.reshape(count, channels, -1).gather(2, index).reshape(count, channels, *flat.shape[1:])
+    return torch.where(inside.unsqueeze(1), pooled, torch.zeros((), dtype=x.dtype))

@@ -99,7 +99,7 @@ def polygamma(n: int, self: Any) -> Any:
         return torch.digamma(self)
     reflected = self < 0.5
     x = torch.where(reflected, 1 - self, self)
-    made = (-1) ** (n + 1) * math.factorial(n) * _zeta_of_integer(n + 1, x)
+    value = (-1) ** (n + 1) * math.factorial(n) * _zeta_of_integer(n + 1, x)
     # The derivative number n of pi cot(pi x), as a polynomial of the cotangent: cot' = -(1 + cot^2).
     factors = [0.0, 1.0]
     for _ in range(n):
@@ -110,10 +110,10 @@ def polygamma(n: int, self: Any) -> Any:
     sums = torch.zeros_like(self)
     for factor in reversed(factors):
         sums = sums * cotangent + factor
-    mirrored = (-1) ** n * made - math.pi ** (n + 1) * sums
+    mirrored = (-1) ** n * value - math.pi ** (n + 1) * sums
     is_pole = reflected & (self == self.floor())
     ends = torch.full_like(self, math.inf if n % 2 else -math.inf)
-    return torch.where(is_pole, ends, torch.where(reflected, mirrored, made))
+    return torch.where(is_pole, ends, torch.where(reflected, mirrored, value))
 
 
 def _zeta_of_integer(s: int, q: Any) -> Any:

@@ -85,7 +85,7 @@ def of_any_groups(
     count, channels = op.Reshape(groups, ints(-1)), op.Shape(weight, start=1, end=2)
     parts = op.Concat(op.Shape(x, end=1), count, channels, ints(-1), axis=0)
     matrices = op.Concat(count, ints(-1), channels, axis=0)
-    made = shape = None
+    total = shape = None
     for place in itertools.product(*map(range, kernel)):
         left = [step * (size - 1 - at) for step, size, at in zip(dilation, kernel, place, strict=True)]
         begin = ints(*(step * at for step, at in zip(dilation, place, strict=True)))
@@ -97,8 +97,8 @@ def of_any_groups(
         ends = ints(*(at + 1 for at in place))
         taken = op.Reshape(op.Slice(weight, ints(*place), ends, axes), matrices)
         product = op.MatMul(taken, values)
-        made = product if made is None else op.Add(made, product)
-    made = op.Reshape(made, shape)
+        total = product if total is None else op.Add(total, product)
+    total = op.Reshape(total, shape)
     if bias is None:
-        return made
-    return op.Add(made, op.Reshape(bias, ints(1, -1, *(1 for _ in kernel))))
+        return total
+    return op.Add(total, op.Reshape(bias, ints(1, -1, *(1 for _ in kernel))))

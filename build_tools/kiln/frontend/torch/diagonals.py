@@ -46,8 +46,8 @@ def diagonal_scatter(x: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int
     rows, columns = (torch.arange(size, device=x.device) for size in matrices.shape[-2:])
     on_it = columns[None] - rows[:, None] == offset
     place = (rows + min(offset, 0)).clamp(0, src.shape[-1] - 1)
-    made = torch.where(on_it, src.index_select(-1, place).unsqueeze(-1).to(x.dtype), matrices)
-    return made.movedim((-2, -1), (dim1, dim2))
+    replaced = torch.where(on_it, src.index_select(-1, place).unsqueeze(-1).to(x.dtype), matrices)
+    return replaced.movedim((-2, -1), (dim1, dim2))
 
 
 def _fill(torch: Any, graph: Any, node: Any) -> None:

@@ -69,7 +69,7 @@ def _inputs(program: Any) -> dict[str, Any]:
 def _conditions(tensor: Any) -> list[tuple[Any, Any, int, int]]:
     """Equations of one size that a trace relied on, with that size's symbol and range."""
     environment: Any = getattr(getattr(tensor, "fake_mode", None), "shape_env", None)
-    found = []
+    fixed = []
     for guard in getattr(environment, "guards", []):
         symbols = list(guard.expr.free_symbols)
         if getattr(guard.expr, "rel_op", "") != "==" or len(symbols) != 1:
@@ -79,5 +79,5 @@ def _conditions(tensor: Any) -> list[tuple[Any, Any, int, int]]:
             least = int(limits.lower)
             is_bounded = bool(limits.upper < 1 << 40)
             greatest = int(limits.upper) if is_bounded else least + _MOST_TRIED
-            found.append((guard.expr, symbols[0], least, greatest))
-    return found
+            fixed.append((guard.expr, symbols[0], least, greatest))
+    return fixed

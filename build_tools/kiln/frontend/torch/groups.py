@@ -96,8 +96,8 @@ def _rows(x: Any, matrices: Any, offs: Any) -> Any:
     ended = op.ReduceSum(op.Cast(op.LessOrEqual(ends, places), to=_INT64), one, keepdims=0)
     groups = op.Shape(ends)
     group = op.Min(ended, op.Sub(groups, one))
-    count, given = (None if like.shape is None else like.shape[0] for like in (x, matrices))
-    if isinstance(count, int) and isinstance(given, int) and count <= given:
+    count, matrix_count = (None if like.shape is None else like.shape[0] for like in (x, matrices))
+    if isinstance(count, int) and isinstance(matrix_count, int) and count <= matrix_count:
         chosen = op.Squeeze(op.MatMul(op.Unsqueeze(x, one), op.Gather(matrices, group)), one)
     else:
         index = op.Concat(op.Unsqueeze(group, one), places, axis=1)

@@ -90,12 +90,12 @@ def solve_ex(a: Any, b: Any, left: bool = True, check_errors: bool = False) -> t
     size, rank = _size("solve", a), len(a.shape)
     is_vector = len(b.shape) == 1 or (len(b.shape) == rank - 1 and list(b.shape) == list(a.shape)[:-1])
     rank_b = len(b.shape) + is_vector
-    given = op.Unsqueeze(b, ints(-1)) if is_vector else b
+    columns = op.Unsqueeze(b, ints(-1)) if is_vector else b
     if not left:
-        a, given = _turned(a, rank), _turned(given, rank_b)
+        a, columns = _turned(a, rank), _turned(columns, rank_b)
     zero = op.Mul(cut(cut(a, -1, 0, 1), -2, 0, 1), like(0, a))
-    zero_b = op.Mul(cut(cut(given, -1, 0, 1), -2, 0, 1), like(0, a))
-    result = _eliminated(op.Add(a, zero_b), op.Add(given, zero), size)
+    zero_b = op.Mul(cut(cut(columns, -1, 0, 1), -2, 0, 1), like(0, a))
+    result = _eliminated(op.Add(a, zero_b), op.Add(columns, zero), size)
     if not left:
         result = _turned(result, max(rank, rank_b))
     result = op.Squeeze(result, ints(-1)) if is_vector else result
@@ -127,27 +127,27 @@ def solve_triangular(self: Any, b: Any, upper: bool, left: bool = True, unitrian
     a, b = self, b
     if not left:
         a, b, upper = _turned(a, rank), _turned(b, rank_b), not upper
-    found = _substituted(a, b, size, upper, unitriangular)
-    return found if left else _turned(found, max(rank, rank_b))
+    solution = _substituted(a, b, size, upper, unitriangular)
+    return solution if left else _turned(solution, max(rank, rank_b))
 
 
 def _substituted(a: Any, b: Any, size: int, upper: bool, unitriangular: bool) -> Any:
     """X of a X = b, row by row, from the last one where a is an upper triangle."""
     from onnxscript import opset18 as op
 
-    found: Any = None
+    solved_rows: Any = None
     for place in reversed(range(size)) if upper else range(size):
         row, value = cut(a, -2, place, place + 1), cut(b, -2, place, place + 1)
-        if found is not None:
+        if solved_rows is not None:
             known = cut(row, -1, place + 1, size) if upper else cut(row, -1, 0, place)
-            value = op.Sub(value, op.MatMul(known, found))
+            value = op.Sub(value, op.MatMul(known, solved_rows))
         if not unitriangular:
             value = op.Div(value, cut(row, -1, place, place + 1))
-        elif found is None:  # the axes before the last two are those of both
+        elif solved_rows is None:  # the axes before the last two are those of both
             value = op.Add(value, op.Mul(cut(row, -1, place, place + 1), like(0, a)))
-        parts = [value] if found is None else [value, found] if upper else [found, value]
-        found = value if found is None else op.Concat(*parts, axis=-2)
-    return found
+        parts = [value] if solved_rows is None else [value, solved_rows] if upper else [solved_rows, value]
+        solved_rows = value if solved_rows is None else op.Concat(*parts, axis=-2)
+    return solved_rows
 
 
 def cholesky_ex(self: Any, upper: bool = False, check_errors: bool = False) -> tuple[Any, Any]:
@@ -155,18 +155,18 @@ def cholesky_ex(self: Any, upper: bool = False, check_errors: bool = False) -> t
     from onnxscript import opset18 as op
 
     size = _size("cholesky", self)
-    made: Any = None
+    factor: Any = None
     for k in range(size):
         column = cut(cut(self, -1, k, k + 1), -2, k, size)
-        if made is not None:
-            row = _turned(cut(made, -2, k, k + 1), len(self.shape))
-            column = op.Sub(column, op.MatMul(cut(made, -2, k, size), row))
+        if factor is not None:
+            row = _turned(cut(factor, -2, k, k + 1), len(self.shape))
+            column = op.Sub(column, op.MatMul(cut(factor, -2, k, size), row))
         column = op.Div(column, op.Sqrt(cut(column, -2, 0, 1)))
         if k:
             above = op.Mul(cut(cut(self, -1, k, k + 1), -2, 0, k), like(0, self))
             column = op.Concat(above, column, axis=-2)
-        made = column if made is None else op.Concat(made, column, axis=-1)
-    return (_turned(made, len(self.shape)) if upper else made), _none_wrong(self)
+        factor = column if factor is None else op.Concat(factor, column, axis=-1)
+    return (_turned(factor, len(self.shape)) if upper else factor), _none_wrong(self)
 
 
 def cholesky_solve(self: Any, input2: Any, upper: bool = False) -> Any:
@@ -230,9 +230,9 @@ def matrix_exp(self: Any) -> Any:
     steps = op.Min(steps, like(_SQUARES, self))
     small = op.Div(self, op.Pow(like(2, self), steps))
     size = _size("matrix_exp", self)
-    made = one = _identity(self, size)
+    power = one = _identity(self, size)
     for order in range(_TAYLOR, 0, -1):
-        made = op.Add(one, op.Div(op.MatMul(small, made), like(order, self)))
+        power = op.Add(one, op.Div(op.MatMul(small, power), like(order, self)))
     for step in range(_SQUARES):
-        made = op.Where(op.Less(like(step, self), steps), op.MatMul(made, made), made)
-    return made
+        power = op.Where(op.Less(like(step, self), steps), op.MatMul(power, power), power)
+    return power

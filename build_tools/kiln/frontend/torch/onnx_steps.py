@@ -34,7 +34,7 @@ def moved_last(x: Any, axis: int, rank: int) -> tuple[Any, Callable[[Any], Any]]
     axis %= rank
     if axis == rank - 1:
         return x, lambda made: made
-    order = [place for place in range(rank) if place != axis] + [axis]
+    order = [index for index in range(rank) if index != axis] + [axis]
     return op.Transpose(x, perm=order), lambda made: op.Transpose(made, perm=inverse(order))
 
 

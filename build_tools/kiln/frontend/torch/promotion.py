@@ -125,6 +125,6 @@ def _tensor(torch: Any, graph: Any, operand: Any, node: Any) -> Any:
 
 
 def _call(graph: Any, target: Any, args: tuple[Any, ...], keywords: dict[str, Any], value: Any) -> Any:
-    made = graph.call_function(target, args, keywords)
-    made.meta["val"] = value
-    return made
+    replacement = graph.call_function(target, args, keywords)
+    replacement.meta["val"] = value
+    return replacement

@@ -127,8 +127,8 @@ def _numbers(x: Any, scale: Any, zero: Any, axis: int | None, dtype: int, out_dt
     point = (
         [] if zero is None or (isinstance(zero, int) and zero == 0) else [op.Cast(_integer(zero), to=dtype)]
     )
-    made = op.DequantizeLinear(x, _float(scale), *point, **({} if axis is None else {"axis": axis}))
-    return made if out_dtype in (None, -1, _FLOAT) else op.Cast(made, to=out_dtype)
+    dequantised = op.DequantizeLinear(x, _float(scale), *point, **({} if axis is None else {"axis": axis}))
+    return dequantised if out_dtype in (None, -1, _FLOAT) else op.Cast(dequantised, to=out_dtype)
 
 
 def choose_parameters(x: Any, quant_min: int, quant_max: int, eps: float, dtype: int) -> tuple[Any, Any]:

@@ -102,20 +102,21 @@ def lstm(
     sequence = [_at(x, step, axis) for step in range(steps)]
     last_h, last_c = [], []
     for layer in range(num_layers):
-        made = []
+        outputs_of_directions = []
         for direction in range(directions):
-            place = layer * directions + direction
-            own = params[place * each : (place + 1) * each]
-            h, c = (_at(state, place, 0) for state in hx)
+            number = layer * directions + direction
+            own = params[number * each : (number + 1) * each]
+            h, c = (_at(state, number, 0) for state in hx)
             outputs = []
             for step in reversed(sequence) if direction else sequence:
                 h, c = _projected(step, h, c, own, has_biases)
                 outputs.append(h)
-            made.append(outputs[::-1] if direction else outputs)
+            outputs_of_directions.append(outputs[::-1] if direction else outputs)
             last_h.append(h)
             last_c.append(c)
         sequence = [
-            op.Concat(*parts, axis=-1) if directions > 1 else parts[0] for parts in zip(*made, strict=True)
+            op.Concat(*parts, axis=-1) if directions > 1 else parts[0]
+            for parts in zip(*outputs_of_directions, strict=True)
         ]
     return _stacked(sequence, axis), _stacked(last_h, 0), _stacked(last_c, 0)
 

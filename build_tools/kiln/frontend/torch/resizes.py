@@ -41,9 +41,9 @@ def linear(self: Any, output_size: Any, align_corners: bool, *factors: float | N
     """aten::upsample_linear1d, upsample_bilinear2d, upsample_trilinear3d: a factor or None for each axis."""
     from onnxscript.function_libs.torch_lib.ops import nn
 
-    given = [factor for factor in factors if factor is not None]
-    if not align_corners and given and len(given) == len(factors):
-        return linear_by_list(self, output_size, False, given)
+    factors_set = [factor for factor in factors if factor is not None]
+    if not align_corners and factors_set and len(factors_set) == len(factors):
+        return linear_by_list(self, output_size, False, factors_set)
     own = {1: nn.aten_upsample_linear1d, 2: nn.aten_upsample_bilinear2d, 3: nn.aten_upsample_trilinear3d}
     return own[len(self.shape) - 2](self, output_size, align_corners)
 
@@ -74,8 +74,10 @@ def cubic_by_list(
 
 def nearest(self: Any, output_size: Any, *factors: float | None) -> Any:
     """aten::upsample_nearest1d, 2d and 3d, by one factor or None for each axis."""
-    given = [factor for factor in factors if factor is not None]
-    return nearest_by_list(self, output_size, given if given and len(given) == len(factors) else None)
+    factors_set = [factor for factor in factors if factor is not None]
+    return nearest_by_list(
+        self, output_size, factors_set if factors_set and len(factors_set) == len(factors) else None
+    )
 
 
 def nearest_by_list(self: Any, output_size: Any, scale_factors: Sequence[float] | None) -> Any:

@@ -42,8 +42,8 @@ def _scanned(parts: list[Any], count: int, combine: _Combine) -> list[Any]:
     shift = 1
     while shift < count:
         old, new = ([cut(part, -1, a, b) for part in parts] for a, b in ((0, count - shift), (shift, count)))
-        made = zip([cut(part, -1, 0, shift) for part in parts], combine(old, new), strict=True)
-        parts = [op.Concat(*pair, axis=-1) for pair in made]
+        combined = zip([cut(part, -1, 0, shift) for part in parts], combine(old, new), strict=True)
+        parts = [op.Concat(*pair, axis=-1) for pair in combined]
         shift *= 2
     return parts
 
@@ -185,7 +185,7 @@ def kthvalue(self: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[A
 
 
 def median(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
-    """aten::median.dim: the middle number along an axis, the lower one of two, and its place."""
+    """aten::median.dim: the middle number along an axis, the lower one of two, and its position."""
     from onnxscript import opset18 as op
 
     if self.shape is not None and not self.shape:
@@ -195,8 +195,8 @@ def median(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
         return kthvalue(self, (count + 1) // 2, dim, keepdim)
     sizes = op.Shape(self)
     count = op.Gather(sizes, ints(dim), axis=0)
-    place = op.Div(op.Sub(count, ints(1)), ints(2))
-    return _picked(op.TopK(self, count, axis=dim, largest=0), place, dim, keepdim)
+    middle = op.Div(op.Sub(count, ints(1)), ints(2))
+    return _picked(op.TopK(self, count, axis=dim, largest=0), middle, dim, keepdim)
 
 
 def nanmedian(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
@@ -207,10 +207,10 @@ def nanmedian(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
         return op.Identity(self), op.Constant(value_int=0)
     absent = op.IsNaN(self)
     count = op.ReduceSum(op.Cast(op.Not(absent), to=_INT64), ints(dim))
-    place = op.Max(op.Div(op.Sub(count, ints(1)), ints(2)), ints(0))
+    middle = op.Max(op.Div(op.Sub(count, ints(1)), ints(2)), ints(0))
     numbers = op.Where(absent, like(float("inf"), self), self)
     ordered = op.TopK(numbers, op.Gather(op.Shape(self), ints(dim), axis=0), axis=dim, largest=0)
-    values, index = (op.GatherElements(part, place, axis=dim) for part in ordered)
+    values, index = (op.GatherElements(part, middle, axis=dim) for part in ordered)
     values = op.Where(op.Equal(count, ints(0)), like(float("nan"), self), values)
     return (values, index) if keepdim else (op.Squeeze(values, ints(dim)), op.Squeeze(index, ints(dim)))
 

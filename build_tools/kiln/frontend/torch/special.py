@@ -90,14 +90,14 @@ def lgamma(self: Any) -> Any:
     reflected = op.Less(self, like(0.5, self))
     x = op.Where(reflected, op.Sub(like(1, self), self), self)
     series: Any = like(1.000000000190015, x)
-    for place, factor in enumerate(_LANCZOS, 1):
-        series = op.Add(series, op.Div(like(factor, x), op.Add(x, like(place, x))))
+    for term, factor in enumerate(_LANCZOS, 1):
+        series = op.Add(series, op.Div(like(factor, x), op.Add(x, like(term, x))))
     high = op.Add(x, like(5.5, x))
     main = op.Sub(op.Mul(op.Add(x, like(0.5, x)), op.Log(high)), high)
-    made = op.Add(main, op.Log(op.Div(op.Mul(like(math.sqrt(2 * math.pi), x), series), x)))
+    logarithm = op.Add(main, op.Log(op.Div(op.Mul(like(math.sqrt(2 * math.pi), x), series), x)))
     part = op.Sub(self, op.Floor(self))
-    mirrored = op.Sub(op.Log(op.Div(like(math.pi, x), op.Sin(op.Mul(part, like(math.pi, x))))), made)
-    return op.Where(op.IsInf(self), op.Abs(self), op.Where(reflected, mirrored, made))
+    mirrored = op.Sub(op.Log(op.Div(like(math.pi, x), op.Sin(op.Mul(part, like(math.pi, x))))), logarithm)
+    return op.Where(op.IsInf(self), op.Abs(self), op.Where(reflected, mirrored, logarithm))
 
 
 def digamma(self: Any) -> Any:
@@ -108,14 +108,14 @@ def digamma(self: Any) -> Any:
     reflected = op.Less(self, like(0, self))
     x = op.Where(reflected, op.Sub(one, self), self)
     sums: Any = op.Div(one, x)
-    for place in range(1, 6):
-        sums = op.Add(sums, op.Div(one, op.Add(x, like(place, x))))
+    for term in range(1, 6):
+        sums = op.Add(sums, op.Div(one, op.Add(x, like(term, x))))
     high = op.Add(x, like(6, x))
     square = op.Div(one, op.Mul(high, high))
     tail = _polynomial(square, (-1 / 252, 1 / 120, -1 / 12, 0))
-    made = op.Sub(op.Add(op.Sub(op.Log(high), op.Div(like(0.5, x), high)), tail), sums)
+    logarithm = op.Sub(op.Add(op.Sub(op.Log(high), op.Div(like(0.5, x), high)), tail), sums)
     part = op.Mul(op.Sub(self, op.Floor(self)), like(math.pi, self))
-    return op.Where(reflected, op.Sub(made, op.Div(like(math.pi, self), op.Tan(part))), made)
+    return op.Where(reflected, op.Sub(logarithm, op.Div(like(math.pi, self), op.Tan(part))), logarithm)
 
 
 def erfinv(self: Any) -> Any:
@@ -139,10 +139,10 @@ def erfcx(self: Any) -> Any:
     small = op.Min(self, two)
     near = op.Mul(op.Exp(op.Mul(small, small)), op.Sub(like(1, self), op.Erf(small)))
     far: Any = op.Max(self, two)
-    made: Any = far
+    fraction: Any = far
     for level in range(_FRACTION, 0, -1):
-        made = op.Add(far, op.Div(like(level / 2, self), made))
-    return op.Where(op.Less(self, two), near, op.Div(like(1 / math.sqrt(math.pi), self), made))
+        fraction = op.Add(far, op.Div(like(level / 2, self), fraction))
+    return op.Where(op.Less(self, two), near, op.Div(like(1 / math.sqrt(math.pi), self), fraction))
 
 
 def i0(self: Any) -> Any:
@@ -198,7 +198,7 @@ def _polynomial(x: Any, factors: Sequence[float]) -> Any:
     """The polynomial of x with these factors, that of the highest power first."""
     from onnxscript import opset18 as op
 
-    made: Any = like(factors[0], x)
+    polynomial: Any = like(factors[0], x)
     for factor in factors[1:]:
-        made = op.Add(op.Mul(made, x), like(factor, x))
-    return made
+        polynomial = op.Add(op.Mul(polynomial, x), like(factor, x))
+    return polynomial

@@ -84,8 +84,8 @@ def searchsorted(
     if self.dtype != sorted_sequence.dtype:
         sequence = op.CastLike(sequence, numbers)
     counts = op.LessOrEqual if right or side == "right" else op.Less
-    found = op.ReduceSum(op.Cast(counts(sequence, numbers), to=_INT64), last, keepdims=0)
-    return op.Cast(found, to=_INT32) if out_int32 else found
+    indices = op.ReduceSum(op.Cast(counts(sequence, numbers), to=_INT64), last, keepdims=0)
+    return op.Cast(indices, to=_INT32) if out_int32 else indices
 
 
 def bucketize(self: Any, boundaries: Any, out_int32: bool = False, right: bool = False) -> Any:
@@ -130,8 +130,8 @@ def _extreme(name: str, x: Any, axes: Sequence[int], keep: bool) -> Any:
     if len(x.shape) == 0:
         return op.Identity(x)
     numbers = op.Cast(x, to=_INT32) if int(x.dtype) == _BOOL else x
-    made = getattr(op, name)(numbers, *([ints(*axes)] if axes else []), keepdims=int(keep))
-    return op.Cast(made, to=_BOOL) if int(x.dtype) == _BOOL else made
+    reduced = getattr(op, name)(numbers, *([ints(*axes)] if axes else []), keepdims=int(keep))
+    return op.Cast(reduced, to=_BOOL) if int(x.dtype) == _BOOL else reduced
 
 
 def max_dim(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
@@ -201,31 +201,32 @@ def attention(
         if rank == 4:
             return x
         if rank < 4:
-            made = op.Unsqueeze(x, ints(*range(4 - rank)))
-            made.shape = onnx_ir.Shape([1] * (4 - rank) + list(x.shape))
+            reshaped = op.Unsqueeze(x, ints(*range(4 - rank)))
+            reshaped.shape = onnx_ir.Shape([1] * (4 - rank) + list(x.shape))
         else:
-            made = op.Reshape(x, op.Concat(ints(-1), op.Shape(x, start=rank - 3), axis=0))
-            made.shape = onnx_ir.Shape([None, *list(x.shape)[-3:]])
-        made.dtype = x.dtype
-        return made
+            reshaped = op.Reshape(x, op.Concat(ints(-1), op.Shape(x, start=rank - 3), axis=0))
+            reshaped.shape = onnx_ir.Shape([None, *list(x.shape)[-3:]])
+        reshaped.dtype = x.dtype
+        return reshaped
 
     if attn_mask is not None and rank > 4 and len(attn_mask.shape) > 3:
         kind, last = attn_mask.dtype, op.Shape(attn_mask, start=len(attn_mask.shape) - 2)
         attn_mask = op.Expand(attn_mask, op.Concat(op.Shape(query, end=rank - 2), last, axis=0))
         attn_mask = op.Reshape(attn_mask, op.Concat(ints(-1), op.Shape(attn_mask, start=rank - 3), axis=0))
         attn_mask.dtype = kind
-    made = aten_scaled_dot_product_attention(
+    attended = aten_scaled_dot_product_attention(
         four(query), four(key), four(value), attn_mask, dropout_p, is_causal, scale, enable_gqa
     )
     if attn_mask is not None and attn_mask.dtype == _BOOL:
         allowed = op.ReduceMax(op.Cast(attn_mask, to=_INT32), ints(-1))
-        made = op.Where(op.Cast(allowed, to=_BOOL), made, op.CastLike(op.Constant(value_float=0.0), made))
+        zero = op.CastLike(op.Constant(value_float=0.0), attended)
+        attended = op.Where(op.Cast(allowed, to=_BOOL), attended, zero)
     if rank == 4:
-        return made
+        return attended
     if rank < 4:
-        return op.Squeeze(made, ints(*range(4 - rank)))
+        return op.Squeeze(attended, ints(*range(4 - rank)))
     sizes = op.Concat(op.Shape(query, end=rank - 1), op.Shape(value, start=rank - 1), axis=0)
-    return op.Reshape(made, sizes)
+    return op.Reshape(attended, sizes)
 
 
 def _of_one_batch(axes: int, *tensors: Any) -> list[Any]:
@@ -233,12 +234,12 @@ def _of_one_batch(axes: int, *tensors: Any) -> list[Any]:
     import onnx_ir
     from onnxscript import opset18 as op
 
-    made = []
+    slices = []
     for x in tensors:
         wide = x
         for other in tensors:
             wide = op.Expand(wide, op.Concat(op.Shape(other, end=-2), op.Shape(x, start=-2), axis=0))
         wide.shape = onnx_ir.Shape([None] * axes + list(x.shape)[-2:])
         wide.dtype = x.dtype
-        made.append(wide)
-    return made
+        slices.append(wide)
+    return slices

@@ -183,15 +183,15 @@ class _CompactKernel:
             task_blocks(conv.rows, tile.rows, True, first, last, visit)
 
         whole_panels = conv.columns // tile.columns
-        rest = conv.columns % tile.columns
-        if not rest or not whole_panels:
-            columns_of(rest or tile.columns)
+        last_columns = conv.columns % tile.columns
+        if not last_columns or not whole_panels:
+            columns_of(last_columns or tile.columns)
             return
         with builder.If(number < int64(whole_panels)):
             with builder.Then():
                 columns_of(tile.columns)
             with builder.Else():
-                columns_of(rest)
+                columns_of(last_columns)
 
     def _one_panel(self) -> Tile:
         """The tile as wide as a panel, which is widened as one."""

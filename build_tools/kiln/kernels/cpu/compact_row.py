@@ -103,7 +103,7 @@ class FixedPointRow:
         store(self.units, [unit_index], tirx.Select(finite, size * _f32(1 / _MOST), endless))
         bounded = tirx.min(tirx.max(size, _f32(_LEAST)), _f32(_LARGEST))
         factor = bind(tirx.Select(size > _f32(_LEAST), _f32(_MOST) / bounded, _f32(0)))
-        place = bind(copy * int64(_PARTS * self.length) + run * int64(self.stride))
+        start = bind(copy * int64(_PARTS * self.length) + run * int64(self.stride))
         with vector(lanes) as lane:
             store(sums, [lane], _f32(0))
 
@@ -119,14 +119,14 @@ class FixedPointRow:
                     rounded = tirx.Cast("int32", units(lane))
                     for _ in range(part_index):
                         rounded = (rounded - _lowest(rounded)) >> _i32(8)
-                    target = place + int64(part_index * self.length) + first + lane
+                    target = start + int64(part_index * self.length) + first + lane
                     store(self.bytes, [target], tirx.Cast("int8", _lowest(rounded)))
 
         self._vectors(length, split)
         store(self.sums, [unit_index], self._over_lanes(sums, lambda a, b: a + b))
         for k in range(length, self.form.lines(length) * self.form.per_word):
             for part_index in range(_PARTS):
-                store(self.bytes, [place + int64(part_index * self.length + k)], tirx.const(0, "int8"))
+                store(self.bytes, [start + int64(part_index * self.length + k)], tirx.const(0, "int8"))
 
     def _over_lanes(self, held: Any, combine: Any) -> Expr:
         """Emit the combination of all lanes of the buffer `held`; returns it."""
@@ -196,12 +196,12 @@ class RowTile:
                 self._narrow_lines(bind(base), run, bind(k), count)
 
         together = 1 if self.vnni else _LINES
-        whole_lines, rest = divmod(form.lines(length), together)
+        whole_lines, remainder = divmod(form.lines(length), together)
         if whole_lines:
             with serial(whole_lines) as number:
                 lines(bind(number * int64(together)), together)
-        if rest:
-            lines(int64(whole_lines * together), rest)
+        if remainder:
+            lines(int64(whole_lines * together), remainder)
         unit = bind(load(self.x.units, [self.copy * int64(self.x.runs) + run]))
         summed = bind(load(self.x.sums, [self.copy * int64(self.x.runs) + run]))
         for v in range(reader.count):

@@ -161,8 +161,8 @@ def _apart_pays(
     fewest, most = sums
 
     def time_apart(length: int) -> int:
-        whole, rest = divmod(length, apart.rows)
-        parts = [1 << bit for bit in range(rest.bit_length()) if rest >> bit & 1]
+        whole, remainder = divmod(length, apart.rows)
+        parts = [1 << bit for bit in range(remainder.bit_length()) if remainder >> bit & 1]
         return whole * most + sum(max(fewest, rows * apart.vectors) for rows in parts)
 
     sums_across = across.rows * across.vectors * across.adjacent

@@ -76,9 +76,9 @@ def strip_length(machine: Machine, conv: Convolution) -> int:
         """Estimated cycles of an output row, or per pixel where its width is dynamic."""
         if is_dynamic(conv.out_w):
             return _cycles(machine, conv, length) / length
-        rest = width % length
+        remainder = width % length
         whole = width // length * _cycles(machine, conv, length)
-        return whole + (_cycles(machine, conv, rest) if rest else 0)
+        return whole + (_cycles(machine, conv, remainder) if remainder else 0)
 
     return min(fitting, key=lambda length: (row(length), -length))
 
@@ -176,10 +176,10 @@ def division(
         strip, rows = min(measured, conv.ranges.greatest(conv.out_w)), 1
     else:
         strip, rows = strip_length(machine, conv), 1
-    whole_vectors, rest = divmod(conv.channels, lanes)
+    whole_vectors, remainder = divmod(conv.channels, lanes)
     vectors = chunk_vectors(machine, conv)
     full = whole_vectors // vectors if vectors else 0
-    vectors_left = whole_vectors - full * vectors, rest
+    vectors_left = whole_vectors - full * vectors, remainder
     bands = ceil_div(conv.out_h, rows)
     lines = conv.ranges.product([conv.batch, bands])
     # Fewer operations per load than in a matmul: an equal number of operations takes longer.

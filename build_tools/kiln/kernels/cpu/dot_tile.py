@@ -216,7 +216,7 @@ class VectorTile(_DotTile):
                     remaining[1:], x_offset + k * int64(loop.x_stride), step * int64(loop.extent) + k
                 )
             return
-        whole_blocks, rest = divmod(packing.run, packing.block)
+        whole_blocks, remainder = divmod(packing.run, packing.block)
         first = step * int64(packing.run_bytes)
         with serial(whole_blocks) as k:
             self._block(
@@ -224,11 +224,11 @@ class VectorTile(_DotTile):
                 first + k * int64(packing.block * packing.tile.columns),
                 packing.block,
             )
-        if rest:
+        if remainder:
             self._block(
                 x_offset + int64(whole_blocks * packing.block),
                 first + int64(whole_blocks * packing.block * packing.tile.columns),
-                rest,
+                remainder,
             )
 
     def _block(self, x_offset: Expr, offset: Expr, length: int) -> None:

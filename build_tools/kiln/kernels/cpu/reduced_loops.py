@@ -152,10 +152,10 @@ def along_lanes(
 
 
 def _in_segments(length: Extent, size: int, visit: Callable[[Expr, Extent], None]) -> None:
-    """Call visit(first, length) for each part of `size` elements of an axis of `length`, and for the rest."""
+    """Call visit(first, length) for each `size` elements of an axis of `length`, and for the remainder."""
     if is_dynamic(length) or length >= size:
         with serial(floor_div(length, size)) as number:
             visit(number * int64(size), size)
-    rest = modulo(length, size) if is_dynamic(length) else length % size
-    if is_dynamic(rest) or rest:
-        visit(length - rest if is_dynamic(length) else int64(length - rest), rest)
+    remainder = modulo(length, size) if is_dynamic(length) else length % size
+    if is_dynamic(remainder) or remainder:
+        visit(length - remainder if is_dynamic(length) else int64(length - remainder), remainder)

@@ -70,9 +70,9 @@ def _last_axis(nest: Nest, lead: list[Extent], length: Extent, ranges: SymbolRan
     extents = nest.extents
     if not ranges.same_shape(extents[: len(lead)], lead):
         return None
-    rest = nest.axes[len(lead) :]
-    along = nest.reduced if nest.reduced else rest
-    others = rest if nest.reduced else []
+    inner_axes = nest.axes[len(lead) :]
+    along = nest.reduced if nest.reduced else inner_axes
+    others = inner_axes if nest.reduced else []
     if len(along) != 1 or not ranges.same(along[0].dom.extent, length):
         return None
     return along[0] if all(ranges.same(axis.dom.extent, 1) for axis in others) else None

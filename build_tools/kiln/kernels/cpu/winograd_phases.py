@@ -138,17 +138,17 @@ class Phases:
 
             blocks(self.block if tiles is None else tiles, tile.rows, tile_at)
 
-        rest = conv.out_channels % tile.width
-        if not rest:
+        last_columns = conv.out_channels % tile.width
+        if not last_columns:
             strip_of(tile.width)
         elif self.strips == 1:
-            strip_of(rest)
+            strip_of(last_columns)
         else:
             with builder.If(strip < int64(self.strips - 1)):
                 with builder.Then():
                     strip_of(tile.width)
                 with builder.Else():
-                    strip_of(rest)
+                    strip_of(last_columns)
 
     def transform_outputs(self, products: TaskMemory, tile: Expr, slot: Expr, element: Epilogue) -> None:
         """Emit the transform of slot `slot` of `products` to the outputs of tile `tile`, and the epilogue."""

@@ -57,8 +57,8 @@ class OutputTiles:
 
     def _rest(self, extent: Extent) -> int:
         """Lower bound, at most m, on the outputs of the last tile along an axis of `extent` outputs."""
-        rest = self.conv.ranges.simplify(modulo(extent, self.m))
-        return 1 if is_dynamic(rest) else int(rest) or self.m
+        remainder = self.conv.ranges.simplify(modulo(extent, self.m))
+        return 1 if is_dynamic(remainder) else int(remainder) or self.m
 
     def _clamped(self, first: Expr, offset: int, extent: Extent) -> Expr:
         """first + offset, limited to the last input of an axis of `extent` outputs."""

@@ -108,15 +108,15 @@ def _form(schedule: Any, product: Any) -> FragmentForm | None:
     value = store.value.b
     if not isinstance(value, tirx.Mul) or len(block.reads) != 2:
         return None
-    sides, total = (value.a, value.b), str(store.buffer.dtype)
+    factors, total = (value.a, value.b), str(store.buffer.dtype)
     for form in (HALF, BRAIN, *INTEGERS):
-        casts = all(isinstance(s, tirx.Cast) and str(s.value.ty.dtype) == form.dtype for s in sides)
+        casts = all(isinstance(s, tirx.Cast) and str(s.value.ty.dtype) == form.dtype for s in factors)
         if casts and total == sum_type(form.dtype):
             return form if form.row_gap is not None or _k_is_last(block, 1) else None
     if total != "float32":
         return None
     rounded = {schedule.get(p).body.buffer for p in schedule.get_producers(product) if _rounds(schedule, p)}
-    return TF32 if all(isinstance(s, TensorLoad) and s.source in rounded for s in sides) else None
+    return TF32 if all(isinstance(s, TensorLoad) and s.source in rounded for s in factors) else None
 
 
 def _rounds(schedule: Any, block: Any) -> bool:
@@ -152,10 +152,10 @@ def _scheduled(schedule: Any, product: Any, form: FragmentForm, tiles: ProductTi
     if not transposed:
         schedule.transform_layout(reads[1], ("write", 0), lambda s, j, k: (s, k, j))
     extents = [axis.dom.extent for axis in schedule.get(product).iter_vars]
-    found = tiles.choose(form.dtype, extents, innermost, form.depth(extents[3]))
-    if found is None:
+    tile_and_parts = tiles.choose(form.dtype, extents, innermost, form.depth(extents[3]))
+    if tile_and_parts is None:
         return None
-    tile, parts = found
+    tile, parts = tile_and_parts
     schedule.pad_einsum(product, [1, *tile.sizes])
     if parts > 1:
         part_loop, _ = schedule.split(schedule.get_loops(product)[-1], [parts, None])

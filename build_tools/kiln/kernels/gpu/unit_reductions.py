@@ -44,12 +44,12 @@ def _assigned(realize: Any) -> Any:
         else axis
         for axis in block.iter_vars
     ]
-    made = s_tir.SBlock(
+    assignment = s_tir.SBlock(
         axes, block.reads, block.writes, block.name_hint,
         tirx.BufferStore(update.buffer, value, update.indices), None, block.alloc_buffers,
         block.match_buffers, block.annotations,
     )  # fmt: skip
-    return s_tir.SBlockRealize(realize.iter_values, realize.predicate, made)
+    return s_tir.SBlockRealize(realize.iter_values, realize.predicate, assignment)
 
 
 def _same(a: Any, b: Any) -> bool:

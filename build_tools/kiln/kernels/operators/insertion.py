@@ -46,11 +46,11 @@ class Insertion:
 
     def write(self, length: Extent, kept: int, lines: int) -> None:
         """Emit the selection of `kept` of `length` elements, for `lines` lines."""
-        whole, rest = divmod(lines, _LANES)
+        whole, remainder = divmod(lines, _LANES)
         if whole:
             with serial(whole) as number:
                 self._write(length, kept, bind(number * int64(_LANES)), _LANES)
-        for offset, width in chunks(rest, _LANES):
+        for offset, width in chunks(remainder, _LANES):
             self._write(length, kept, int64(whole * _LANES + offset), width)
 
     def _at(self, position: Expr, last: Expr) -> list[Expr]:

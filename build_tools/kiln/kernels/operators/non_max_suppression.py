@@ -155,7 +155,7 @@ def _overlap(boxes: Any, image: Any, box: Any, other: Any) -> Any:
         height = tirx.max(edge(index, 2) - edge(index, 0), zero)
         return height * tirx.max(edge(index, 3) - edge(index, 1), zero)
 
-    sides = [
+    lengths = [
         tirx.max(
             tirx.min(edge(box, axis + 2), edge(other, axis + 2))
             - tirx.max(edge(box, axis), edge(other, axis)),
@@ -163,7 +163,7 @@ def _overlap(boxes: Any, image: Any, box: Any, other: Any) -> Any:
         )
         for axis in (0, 1)
     ]
-    shared = sides[0] * sides[1]
+    shared = lengths[0] * lengths[1]
     union = area(box) + area(other) - shared
     least = tirx.max(union, tirx.const(1e-30, dtype))
     return tirx.Select(tirx.all(area(box) > zero, area(other) > zero), shared / least, zero)

@@ -161,14 +161,14 @@ class _Line:
 
     def _rest(self, heap_size: Expr, length: Expr) -> None:
         """Emit the comparison of the elements from `heap_size` on with the root, by blocks at first."""
-        rest = length - heap_size
+        unsorted = length - heap_size
         lanes = _VECTOR * 8 // int(tvm.DataType(self.selection.dtype).bits)
         block = _BLOCK // _VECTOR * lanes
         done: Expr = int64(0)
         axis_extent = self.selection.sizes[self.selection.axis]
         along = self.selection.axis == len(self.selection.sizes) - 1 and self.selection.dtype != "bool"
         if along and (is_dynamic(axis_extent) or axis_extent - self._least_kept() >= block):
-            blocks = bind(quotient(rest, block))
+            blocks = bind(quotient(unsorted, block))
             with serial(blocks) as number:
                 first = heap_size + number * int64(block)
                 with (
@@ -177,7 +177,7 @@ class _Line:
                 ):
                     self._each(first, int64(block))
             done = blocks * int64(block)
-        self._each(heap_size + done, rest - done)
+        self._each(heap_size + done, unsorted - done)
 
     def _least_kept(self) -> int:
         return 1 if is_dynamic(self.selection.kept) else int(self.selection.kept)

@@ -274,8 +274,8 @@ class ThresholdLine:
                 x = tirx.Broadcast(load(self.stored, [first + int64(number)]), LANES)
                 later = behind > tirx.Broadcast(tirx.IntImm("int32", number), LANES)
                 count(tirx.Or(self._better(x, own), tirx.And(x == own, later)))
-            rest = tirx.max(filled - first - int64(LANES), int64(0))
-            with serial(rest, first + int64(LANES)) as other:
+            remaining = tirx.max(filled - first - int64(LANES), int64(0))
+            with serial(remaining, first + int64(LANES)) as other:
                 count(self._better(tirx.Broadcast(load(self.stored, [other]), LANES), own))
             for number in range(LANES):
                 rank = tirx.Cast("int64", load(ranks, [int64(number)]))

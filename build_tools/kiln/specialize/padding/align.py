@@ -19,21 +19,21 @@ def regrouped(atoms: Sequence[Atom], result_sizes: Sequence[Size], sizes: Sizes)
     axes: list[Axis] = []
     for size in result_sizes:
         axis: list[Atom] = []
-        rest = sizes.simplify(size)
-        while not sizes.equal(rest, 1):
+        unmatched = sizes.simplify(size)
+        while not sizes.equal(unmatched, 1):
             if not remaining:
                 raise NotNeutralError("the proof cannot follow its shapes")
             first = remaining.pop(0)
-            if sizes.equal(first.size, rest):
+            if sizes.equal(first.size, unmatched):
                 axis.append(first)
                 break
-            if (count := _quotient(rest, first.size, sizes)) is not None:
+            if (count := _quotient(unmatched, first.size, sizes)) is not None:
                 axis.append(first)
-                rest = count
-            elif (count := _quotient(first.size, rest, sizes)) is not None and (
-                not first.padded or (isinstance(count, int) and sizes.depends(rest))
+                unmatched = count
+            elif (count := _quotient(first.size, unmatched, sizes)) is not None and (
+                not first.padded or (isinstance(count, int) and sizes.depends(unmatched))
             ):
-                axis.append(replace(first, size=rest))
+                axis.append(replace(first, size=unmatched))
                 remaining.insert(0, Atom(count))
                 break
             elif first.padded:
@@ -42,7 +42,7 @@ def regrouped(atoms: Sequence[Atom], result_sizes: Sequence[Size], sizes: Sizes)
                 )
             else:
                 raise NotNeutralError(
-                    f"the proof cannot follow its shapes: {first.size} elements become {rest}"
+                    f"the proof cannot follow its shapes: {first.size} elements become {unmatched}"
                 )
         axes.append(tuple(axis))
     return axes

@@ -64,11 +64,11 @@ class RemoteRunner:
         timeout: float,
     ) -> Completed:
         """See `kiln.device.check.runners.Runner.run`."""
-        given = {program.name: program, **self._extra, **send}
-        why = files_obstacle(self._store.facts, given)
+        files_sent = {program.name: program, **self._extra, **send}
+        why = files_obstacle(self._store.facts, files_sent)
         if why:
             raise KilnError(f"{self.description}: {why}")
-        files = [file_of(name, path) for name, path in given.items()]
+        files = [file_of(name, path) for name, path in files_sent.items()]
         self._store.put(files)
         began = time.monotonic()
         done = self._store.run(self._model, files, [program.name, *arguments], fetch, timeout)

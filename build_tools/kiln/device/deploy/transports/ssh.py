@@ -258,8 +258,8 @@ class _Connection:
 
 def _key_and_port(chosen: SshSettings) -> list[str]:
     """The options that say with which key and at which port to log in, of ssh and of ssh-copy-id."""
-    given = {"-i": chosen.identity, "-p": chosen.port}
-    return [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
+    options_set = {"-i": chosen.identity, "-p": chosen.port}
+    return [word for flag, value in options_set.items() if value is not None for word in (flag, str(value))]
 
 
 def open_transport(device: Device) -> SshTransport:
