@@ -78,7 +78,9 @@ def declare_import(unit: ModelBuild) -> Graphs:
 
 def declare_graphs(unit: ModelBuild) -> Graphs:
     """Declare the stages from the model's file to the graph of each bucket that `lower` starts from."""
-    importing = declare_import(unit)
+    importing, tolerance = declare_import(unit), unit.slice("tolerance")
+    limits = of_model.LimitsStage(interface=importing.interface, tolerance=tolerance, out=unit.limits)
+    declare(limits, unit.name)
     folders = [
         declare(
             of_model.SimplifyStage(
@@ -87,6 +89,7 @@ def declare_graphs(unit: ModelBuild) -> Graphs:
                 dump=unit.dump(bucket_build.of_model / "dump" / "simplify"),
             ),
             bucket_build.model_subject,
+            first=unit.limits,
         ).out
         for bucket_build, folder in zip(bucket_builds(unit), importing.folders, strict=True)
     ]
@@ -277,15 +280,12 @@ def declare_bundle(unit: ModelBuild) -> BundleNodes:
     """Declare the bundle of a model on a target, and all stages before it."""
     session().prepare(unit.folder)
     importing = declare_graphs(unit)
-    tolerance, checked = unit.slice("tolerance"), unit.of_model / "limits.json"
-    limits = of_model.LimitsStage(interface=importing.interface, tolerance=tolerance, out=checked)
-    declare(limits, unit.name)
     vectors = declare_golden(unit, importing)
     measured = declare_precision(unit, importing, vectors)
     external = declare_libraries(unit, importing.folders)
     compiled = declare_code(unit, importing, external)
     sizes = declare_size(unit, compiled)
-    plan, target = compiled.plan / "plan.json", unit.target_json()
+    plan, target, tolerance = compiled.plan / "plan.json", unit.target_json(), unit.slice("tolerance")
 
     page = declare(
         of_target.ReportStage(
@@ -307,7 +307,7 @@ def declare_bundle(unit: ModelBuild) -> BundleNodes:
     listing.check(unit.bundle, unit.bundle / "manifest.json")
     stage = declare(
         of_target.BundleStage(
-            limits=limits.out,
+            limits=unit.limits,
             config=unit.slice("bundle"),
             model_file=importing.source,
             target=target,

@@ -86,6 +86,7 @@ class ModelBuild:
         self.threads = self.model.threads or self.target.threads
         self.source = self.of_model / f"source.{self.model.format}"
         self.exported = self.of_model / "source.onnx"  # by the stage `export`, of an archive
+        self.limits = self.of_model / "limits.json"  # by the stage `limits`
         self.program_sizes = json.dumps(_shapes.get(self.name, {}))  # for the stage `cut`
         self.source_name = _functions.get(self.name) or _path_for_errors(self.model, str(self.source))
         self.byoc = _byoc(options.byoc) or self.model.byoc or self.target.byoc or Byoc()

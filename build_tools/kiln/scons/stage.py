@@ -46,6 +46,7 @@ def declare(
     model: str = "",
     more: Sequence[Any] = (),
     marker: Path | None = None,
+    first: Path | None = None,
     always: bool = False,
     dry_run_text: Callable[[], str] | None = None,
 ) -> _Stage:
@@ -53,7 +54,8 @@ def declare(
 
     Inputs and outputs are the paths in its flags; `more` are inputs that no flag names, as SCons nodes.
     `subject` is its name on the console, `model` the model's name in names of outputs. `marker`: the path of
-    an empty file, for a stage without outputs. `always`: it runs in every build that needs it.
+    an empty file, for a stage without outputs. `first`: a file that is made before the stage starts, and is
+    not its input. `always`: it runs in every build that needs it.
     """
     current = session()
     outputs, folder, listed = _outputs(stage, model)
@@ -77,6 +79,8 @@ def declare(
         KILN_STAGE=node,
     )
     env.NoCache(command_nodes)  # SCons would restore the declared files of a folder and no others
+    if first is not None:
+        env.Requires(command_nodes, nodes(first))
     if always:
         env.AlwaysBuild(command_nodes)
     if folder:

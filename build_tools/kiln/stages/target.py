@@ -206,10 +206,7 @@ class ReportStage(Stage, spec=StageSpec("report", "kiln.report.html", cached=Tru
 
 @dataclass(frozen=True, kw_only=True)
 class BundleStage(Stage, spec=StageSpec("bundle", "kiln.emit.bundle", cached=True)):
-    """All results → the bundle's folder and its archive.
-
-    SCons makes the inputs in this order: the limits are checked before anything is compiled.
-    """
+    """All results → the bundle's folder and its archive."""
 
     limits: Annotated[Path, Input("limits.json: of the errors of outputs")]
     config: Annotated[Path, common.config("bundle", "description", "licence")]

@@ -33,6 +33,15 @@ def test_a_touched_tolerance_compiles_nothing(built: StandInProject) -> None:
     ]
 
 
+@pytest.mark.parametrize("goal", ["test", "size"])
+def test_limits_are_checked_before_anything_is_lowered(built: StandInProject, goal: str) -> None:
+    """With `size` too, whose result does not depend on them."""
+    shutil.rmtree(built.folder / "build")
+    lines = built.scons(*RESNET, goal, "-n").stdout.splitlines()
+    order = [line.rpartition(": ")[2] for line in lines if line.startswith("kiln: would run")]
+    assert order.index("import") < order.index("limits") < order.index("simplify") < order.index("lower")
+
+
 def test_a_target_flag_compiles_for_that_target_only(built: StandInProject) -> None:
     both = ("target=aarch64,armv7", "model=resnet")
     built.build(*both)
