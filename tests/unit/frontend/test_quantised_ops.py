@@ -197,6 +197,21 @@ def test_operators_on_quantised_tensors(tmp_path: Path) -> None:
     m.check(tmp_path / "m.onnx", levels=1)
 
 
+def test_channels_of_weights_with_a_scale_of_zero(tmp_path: Path) -> None:
+    """Quantisers write such a scale for weights that are all 0; levels and zero points may be any."""
+    m = ManyNodes()
+    scale, points = np.float32([0.01, 0, 0.02]), np.array([1, 7, -3], "int8")
+    activation = m.levels("int8", 2, 4, 5, 5), m.const(np.float32(0.1)), m.const(np.int8(3))
+    out = m.const(np.float32(0.2)), m.const(np.int8(-4))
+    weights = m.const(m.rng.integers(-127, 128, (3, 4, 3, 3)).astype("int8")), m.const(scale), m.const(points)
+    m.add("conv", "QLinearConv", *activation, *weights, *out, m.const(np.int32([50, 60, 70])))
+    for name, scales, zeros in (("axis", scale, points), ("tensor", np.float32(0), np.int8(3))):
+        matrix = m.const(m.rng.integers(-127, 128, (5, 3)).astype("int8"))
+        real = m.add(f"weights_{name}", "DequantizeLinear", matrix, m.const(scales), m.const(zeros), axis=1)
+        m.add(f"product_{name}", "MatMul", m.add(f"real_{name}", "DequantizeLinear", *activation), real)
+    m.check(tmp_path / "m.onnx", levels=1)
+
+
 _DAMAGED: dict[str, tuple[Any, Any, str]] = {
     "zero": (np.float32(0), np.int8(0), "contains 0, allowed: finite and not 0"),
     "nan": (np.float32("nan"), np.int8(0), "contains nan, allowed: finite and not 0"),

@@ -97,8 +97,8 @@ def matmul_integer(body: Body) -> list[str]:
 
 def _to_float(body: Body, product: str, a_scale: str, b_scale: str, bias: str) -> str:
     """product * a_scale * b_scale + bias in float32; the scales are scalars, b_scale also one per column."""
-    for scale in (a_scale, b_scale):
-        check_scale(body, scale)
+    check_scale(body, a_scale)
+    check_scale(body, b_scale, of_weights=True)
     factors = [
         body.tensor(name)
         if any(size != 1 for size in body.shape(name))

@@ -166,7 +166,7 @@ def dequantize_narrow(body: Body) -> list[str]:
     data, scale, zero = (body.input(index) for index in range(3))
     kind = int(body.required("narrow"))
     body.accept_attributes("output_dtype")
-    check_scale(body, scale)
+    check_scale(body, scale, of_weights=body.constant(data) is not None)
     wide, point, _, _ = broadcast_parameters(body, data, scale, zero)
     real = _decode_codes(body, data, kind)
     if point:

@@ -34,8 +34,8 @@ def _quantised(body: Body, value: str, first: int, dtype: str) -> list[str]:
 
 def _bias(body: Body, name: str, a_scale: str, b_scale: str) -> str:
     """An int32 bias of scale a_scale * b_scale in float32."""
-    for scale in (a_scale, b_scale):
-        check_scale(body, scale)
+    check_scale(body, a_scale)
+    check_scale(body, b_scale, of_weights=True)
     factors = [body.reshape(name, [-1]) if body.rank(name) else name for name in (a_scale, b_scale)]
     values = [body.constant(name) for name in (a_scale, b_scale)]
     if values[0] is not None and values[1] is not None:

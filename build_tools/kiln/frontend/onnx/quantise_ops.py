@@ -25,15 +25,19 @@ _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 _NARROW = ("int8", "uint8", "int16", "uint16")
 
 
-def check_scale(body: Body, name: str) -> None:
-    """Raise ValueError for a constant scale that is zero, infinite or NaN."""
+def check_scale(body: Body, name: str, of_weights: bool = False) -> None:
+    """Raise ValueError for a constant scale that is infinite or NaN, and for one that is zero.
+
+    of_weights: the scale may be zero, which quantisers write for a channel of zeros: so are its weights.
+    """
     value = body.constant(name)
     if value is None:
         return
-    wrong = [float(number) for number in value.reshape(-1) if not np.isfinite(number) or number == 0]
+    numbers = value.reshape(-1)
+    wrong = [float(n) for n in numbers if not np.isfinite(n) or (n == 0 and not of_weights)]
     if not wrong:
         return
-    way = ""
+    way = ", but for weights that are constants" if wrong[0] == 0 else ""
     if np.isinf(wrong[0]):
         way = (
             ": every element of this tensor would be NaN. A quantiser that saw infinite values, such as "
@@ -175,6 +179,26 @@ def _moved(body: Body, name: str, dtype: str) -> str:
     return body.bind(op.astype(body.bind_tensor(op.add(wide, relax.const(by, "int32"))), dtype))
 
 
+def _without_zero_scales(body: Body, data: str, scale: str, zero: str) -> tuple[str, str]:
+    """Constant levels and scales of the same numbers, with no scale of 0: its levels are zero points instead.
+
+    Passes divide by scales. Scales of blocks, which none divides by, stay as they are.
+    """
+    scales, levels = body.constant(scale), body.constant(data)
+    is_blocked = bool(int(body.attribute("block_size", 0))) and scales is not None and scales.ndim > 0
+    if scales is None or levels is None or scales.all() or is_blocked:
+        return data, scale
+    points: Array | None = body.constant(zero) if zero else np.zeros((), levels.dtype)
+    if points is None:
+        return data, scale
+    axis = axis_of(body, data)
+    shape = [1] * axis + [-1] + [1] * (levels.ndim - axis - 1)
+    spread = [array.reshape(shape if array.size > 1 else ()) for array in (scales, points)]
+    kept = np.where(spread[0] == 0, spread[1], levels).astype(levels.dtype)
+    other = np.abs(scales[scales != 0]).min(initial=1.0)
+    return body.const(kept), body.const(np.where(scales == 0, other, scales).astype(scales.dtype))
+
+
 def _moves(body: Body, scale: str, zero: str) -> bool:
     """Whether a scale and a zero point of uint16 are constants, so that levels may be moved to int16."""
     return body.constant(scale) is not None and bool(zero) and body.constant(zero) is not None
@@ -185,9 +209,10 @@ def dequantize(body: Body, data: str, scale: str, zero: str) -> str:
     dtype = body.dtype(data)
     if dtype not in _INTEGERS:
         raise ValueError(f"its input '{data}' is of type {dtype}, allowed: {', '.join(_INTEGERS)}")
-    check_scale(body, scale)
+    check_scale(body, scale, of_weights=body.constant(data) is not None)
     if zero:
         check_zero_point(body, zero, data)
+    data, scale = _without_zero_scales(body, data, scale, zero)
     out, signed = body.dtype(scale), _signs(body, scale)
     if signed is not None:
         scale, signs = signed
