@@ -1,13 +1,19 @@
-"""Results at the edges of element types: comparisons of NaN, and integer divisions that have no quotient."""
+"""Results at the edges of element types: comparisons of NaN, divisions without a quotient, extreme levels."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import pytest
 from tvm import relax
 
+from .drawn_operators.case import DrawnCase, fixed_case, load_case
+from .drawn_operators.draw import Input, Node, Step
+from .drawn_operators.quantised_products import compare_products
 from .lowered import Array, Compiled, module, runnable_alone
+from .onnx_nodes.results import HOST
+from .random_graphs.agreement import agree
 
 op = relax.op
 SIZE = 37  # more than one vector, and not whole ones
@@ -77,3 +83,69 @@ def test_comparisons_of_nan_and_divisions_without_a_quotient(tmp_path: Path) -> 
         assert got.dtype == want.dtype
         same = (got == want) | ((got != got) & (want != want))
         assert same.all(), f"result {number}: {got[got != want]}, not {want[got != want]}"
+
+
+_EDGES = [
+    np.nan,
+    np.inf,
+    -np.inf,
+    0,
+    -0.0,
+    1e-45,
+    -1e-45,
+    3.4e38,
+    -3.4e38,
+    1e30,
+    -1e30,
+    0.5,
+    1.5,
+    -2.5,
+    2**31,
+]
+
+
+def _levels() -> DrawnCase:
+    """One graph that quantises special numbers, and computes between levels at the ends of their types."""
+    inputs: list[Input | None] = []
+    steps: list[Step] = []
+
+    def given(value: object, dtype: str = "float32", constant: bool = True) -> str:
+        inputs.append(Input(np.array(value, dtype), constant))
+        return f"x{len(inputs) - 1}"
+
+    def step(operator: str, *operands: str) -> str:
+        steps.append(Step(operator, list(operands), [f"t{len(steps)}"], {}))
+        return f"t{len(steps) - 1}"
+
+    def real(value: object, dtype: str, scale: float, zero: int, constant: bool = False) -> str:
+        pair = given(scale), given(zero, dtype)
+        return step("DequantizeLinear", given(value, dtype, constant), *pair)
+
+    numbers, results = given(_EDGES * 3, constant=False), []
+    for dtype in ("int8", "uint8", "int16", "uint16"):
+        info = np.iinfo(dtype)
+        for zero, scale in zip(
+            (info.min, info.max) * 3, (1e-30, 1e30, 1e-45, 1e-45, 0.1, 3.4e38), strict=True
+        ):
+            results.append(step("QuantizeLinear", numbers, given(scale), given(zero, dtype)))
+        for operator in ("Sqrt", "Log"):  # of negative numbers, too
+            value = step(operator, real(np.arange(info.min, info.max + 1, info.max // 90), dtype, 0.1, 3))
+            results.append(step("QuantizeLinear", value, given(0.1), given(3, dtype)))
+        # The greatest sums, and sums of 0 whose factor is beyond float32.
+        left = real(np.full((2, 700), info.min), dtype, 0.01, info.max)
+        sums = step("MatMul", left, real(np.full((700, 3), -128), "int8", 0.01, 127, constant=True))
+        results.append(step("QuantizeLinear", sums, given(1e6), given(3, dtype)))
+        nothing = real(np.full((2, 4), 3), dtype, 1e30, 3)
+        sums = step("MatMul", nothing, real(np.full((4, 3), 7), "int8", 1, 0, constant=True))
+        results.append(step("QuantizeLinear", sums, given(1e-30), given(3, dtype)))
+    case = fixed_case("levels", Node("Levels", inputs, {}, len(results), 21, steps=steps, results=results))
+    assert case is not None
+    return case
+
+
+@pytest.mark.parametrize(
+    "target",
+    [HOST, *(pytest.param(name, marks=pytest.mark.heavy) for name in ("aarch64", "armv7", "riscv64"))],
+)
+def test_levels_of_extreme_numbers(target: str) -> None:
+    agree([_levels()], (load_case, compare_products), [target])

@@ -100,8 +100,11 @@ class _Requantise:
         if chain is None:
             return None
         op, emit = relax.op, rewriter.emit
+        with np.errstate(over="ignore"):
+            factor = chain.scale.astype("float32") / np.float32(level)
+        if not np.isfinite(factor).all():  # a sum of 0 would not stay 0
+            return None
         sums, unfused = _with_bias(rewriter, chain)
-        factor = chain.scale.astype("float32") / np.float32(level)
         value = emit(op.multiply(emit(op.astype(sums, "float32")), const(factor, "float32")))
         if unfused is not None:
             value = emit(op.add(value, const(unfused.astype("float64") / level, "float32")))

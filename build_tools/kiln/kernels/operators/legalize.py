@@ -47,7 +47,8 @@ def _parameter(expr: Any, axis: int) -> Any:
 def quantize(builder: Any, call: Any, rounded: Any = None) -> Any:
     """Legalisation rule for relax.quantize: round(clamp(x / scale)) + zero point.
 
-    The clamp keeps the result in the range of the output type. If the scale is a constant, the division is a
+    The clamp keeps the result in the range of the output type, and makes NaN its least level, as ONNX Runtime
+    does. If the scale is a constant, the division is a
     multiplication by 1 / scale. Ties round to even, as in ONNX's QuantizeLinear and in XNNPACK. `rounded`:
     function that rounds a float with magnitude below 2^22 to an integer; None: by bits (round_to_bits).
     """
@@ -71,14 +72,11 @@ def quantize(builder: Any, call: Any, rounded: Any = None) -> Any:
             constant_point = isinstance(point, tirx.IntImm)
             point = tirx.IntImm("int32", int(point.value)) if constant_point else tirx.Cast("int32", point)
             x = data(*indices)
-            if isinstance(factor, tirx.FloatImm):
-                inverse = np.float32(1.0) / np.float32(factor.value)
-                x = x * tirx.FloatImm("float32", float(inverse))
-            else:
-                x = x / factor
+            inverse = _inverse(factor)
+            x = x / factor if inverse is None else x * tirx.FloatImm("float32", inverse)
             least = tirx.Cast("float32", tirx.IntImm("int32", low) - point)
             upper = tirx.Cast("float32", tirx.IntImm("int32", high) - point)
-            x = te.max(te.min(x, upper), least)
+            x = te.min(te.max(x, least), upper)  # in this order, NaN becomes the least level
             if rounded is None:
                 return tirx.Cast(dtype, round_to_bits(x, point))
             return tirx.Cast(dtype, tirx.Cast("int32", rounded(x)) + point)
@@ -86,6 +84,15 @@ def quantize(builder: Any, call: Any, rounded: Any = None) -> Any:
         return te.compute(data.shape, element, name="quantized")
 
     return builder.call_te(compute, call.args[0], *tensors, primfunc_name_hint="quantize")
+
+
+def _inverse(factor: Any) -> float | None:
+    """1 / factor of a constant in float32; None where it has fewer bits, or is infinite."""
+    if not isinstance(factor, tirx.FloatImm):
+        return None
+    with np.errstate(over="ignore"):
+        inverse = np.float32(1.0) / np.float32(factor.value)
+    return float(inverse) if np.finfo("float32").tiny <= abs(inverse) < np.inf else None
 
 
 def _default(name: str) -> Any:
