@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from elftools.elf.elffile import ELFFile
 from kiln.config import load_target
 from kiln.device.check.host_cpu import obstacle
 from kiln.trust.record import record
@@ -109,6 +110,14 @@ def test_the_shared_library_exports_the_model_and_the_runtime_only(built: Path) 
             ["nm", "-D", "-u", library], capture_output=True, text=True, check=True
         ).stdout
         assert "dlopen" not in needed  # a library of its own before glibc 2.34
+        assert dynamic_entries(library, "soname") == ["libresnet.so"]
+
+
+def dynamic_entries(path: Path, name: str) -> list[str]:
+    """The texts of the dynamic entries DT_NAME of an ELF file: `soname`, or `needed`."""
+    with path.open("rb") as stream:
+        entries = list(ELFFile(stream).get_section_by_name(".dynamic").iter_tags(f"DT_{name.upper()}"))
+    return [getattr(entry, name) for entry in entries]
 
 
 def expected(bundle: Path) -> tuple[Path, list[int]]:
@@ -144,6 +153,8 @@ def test_cmake_finds_a_bundle(bundle: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
     for program in ("from_c", "from_cxx", "from_shared"):
         check(tmp_path / program, bundle)
+    # By its SONAME: a program that needed it by the path at the link would not find it elsewhere.
+    assert "libresnet.so" in dynamic_entries(tmp_path / "from_shared", "needed")
 
 
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="pkg-config is not installed")

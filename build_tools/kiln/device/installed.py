@@ -62,7 +62,9 @@ def rollback(store: Store, model: str) -> InstalledState:
         raise KilnError(f"{device}: no bundle of '{model}' is installed there")
     previous = state.installed["previous"] if state.installed else None
     if previous is None or previous not in state.versions:
-        raise KilnError(f"{device}: there is no bundle of '{model}' before {state.current} to go back to")
+        raise KilnError(
+            f"{device}: no bundle of '{model}' earlier than {state.current}, to roll back to, is installed"
+        )
     installed = store.installed(model, previous)
     wrong = _damaged(store, model, previous, installed)
     if installed is None or wrong:

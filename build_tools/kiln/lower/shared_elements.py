@@ -20,7 +20,7 @@ from kiln.tir.fused import Fused, Nest, NotSimple, replace
 from kiln.tir.inline import loads, weights
 from kiln.tir.symbols import extent, int64
 
-_MANY = 3  # as many values in the inlined element as this times the nests
+_MANY = 3  # greatest ratio of the values in the inlined element to the nests
 
 
 def shared_elements(mod: tvm.IRModule) -> tvm.IRModule:

@@ -1,7 +1,7 @@
 """An SCons decider: compares files by content, and reads a file only when its metadata has changed.
 
-SCons's own "content-timestamp" compares whole seconds, so that of two changes within a second it misses the
-later one; its "content" reads all files at each start, which takes seconds for the parameters of some models.
+SCons's own "content-timestamp" compares whole seconds, so it misses the second of two changes within a
+second; its "content" reads all files at each start, which takes seconds for the parameters of some models.
 Here signatures are stored in the build folder with each file's inode, size, and times to the nanosecond.
 
 Stages rename complete files into the build folder: within one build the same inode, size and times of an

@@ -340,4 +340,4 @@ def _failure_of(
     if status < 0 and stage.stage.spec.runs:
         reason += f"; {stage.stage.spec.runs} runs there: if it ends so alone, the fault is its own"
     crashed = " ".join(reason.split())[:300] + limits.shell_hint()
-    return f"kiln: error: {title}: crashed: {crashed} (all of it: {log})", target, 2
+    return f"kiln: error: {title}: crashed: {crashed} (log: {log})", target, 2

@@ -154,7 +154,7 @@ def _counter(loop: onnx.NodeProto, body: onnx.GraphProto, constants: Mapping[str
 def _compares(
     going: str, counter: _Counter, producers: Mapping[str, onnx.NodeProto], constants: Mapping[str, Array]
 ) -> bool:
-    """Whether `going`, the condition of the first iteration, is that of the counter with its value 0."""
+    """Whether `going`, the condition of the first iteration, compares the counter's first value, 0."""
     comparison = producers.get(_same(going, producers))
     if comparison is None or comparison.op_type not in _COMPARISONS:
         return False

@@ -1,4 +1,4 @@
-"""Einsum as products of matrices, which the kernels of matmul compute; TVM makes an opaque loop nest of it.
+"""Einsum as matmuls, for which there are kernels; TVM would convert it to an opaque loop nest.
 
 Operands are multiplied in pairs from the left. A pair with letters that nothing reads later is a matmul: the
 letters of both that stay are its batch, the summed ones its depth. Other pairs are multiplied elementwise. An

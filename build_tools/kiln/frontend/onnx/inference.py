@@ -14,7 +14,7 @@ from onnx import helper
 
 from kiln.frontend.onnx.attributes import graphs_in, set_nodes
 
-# Of the names of added tensors, which follow that of the node's output.
+# Suffixes of the names of added tensors, after the name of the node's output.
 _SIZES, _ZEROS = "/sizes of the input", "/zeros"
 
 

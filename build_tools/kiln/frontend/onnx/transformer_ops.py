@@ -133,9 +133,7 @@ def group_norm(body: Body) -> list[str]:
     rows = []
     for index in (1, 2):
         if body.shape(body.input(index)) != [groups]:
-            raise ValueError(
-                f"its input '{body.input(index)}' has not one number for each of {groups} groups"
-            )
+            raise ValueError(f"its input '{body.input(index)}' needs one number for each of {groups} groups")
         column = op.reshape(body.tensor(body.input(index)), [groups, 1])
         rows.append(
             body.reshape(body.bind(op.broadcast_to(column, [groups, channels // groups])), [channels])

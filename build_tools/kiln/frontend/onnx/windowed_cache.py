@@ -124,7 +124,7 @@ def windowed_cache(body: Body, queries: Extent, window: int) -> WindowedCache:
 
 
 def _held(tokens: Any, capacity: int, window: int) -> Any:
-    """How many of the last tokens the cache holds after so many."""
+    """The number of tokens that the cache holds after `tokens` tokens: the last ones."""
     parts = capacity - window + 1
     excess = op.maximum(op.subtract(tokens, _number(capacity)), _number(0))
     evicted = op.floor_divide(op.add(excess, _number(parts - 1)), _number(parts))

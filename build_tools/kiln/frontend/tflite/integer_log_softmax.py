@@ -145,7 +145,7 @@ def _of_line(at: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 
 def _distance(levels: Any, greatest: Any) -> Callable[..., Expr]:
-    """The difference of the greatest element of a line and an element of it."""
+    """The greatest element of a line minus the element, for each element of the line."""
     return lambda *at: tirx.Cast("int32", greatest(*_of_line(at))) - tirx.Cast("int32", levels(*at))
 
 

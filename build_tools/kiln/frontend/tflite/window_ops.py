@@ -107,7 +107,7 @@ def depthwise_conv_2d(node: TfliteOperands) -> Any:
 def fully_connected(node: TfliteOperands) -> Any:
     """FULLY_CONNECTED of int16, of floats with quantised weights, and of rows over axes; else by TVM.
 
-    Raises ValueError for an input that is no number of whole rows.
+    Raises ValueError for an input that cannot be divided into whole rows.
     """
     depth = node.shape(1)[1]
     options = node.options("FullyConnectedOptions")

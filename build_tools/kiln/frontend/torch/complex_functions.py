@@ -19,7 +19,7 @@ def functions() -> Mapping[Any, Callable[..., Any]]:
 
 
 def parts(x: Any) -> tuple[Any, Any]:
-    """The real and the imaginary part of a tensor or a number; None as that of a real one."""
+    """The real and the imaginary part of a tensor or a number; the imaginary part of a real one is None."""
     if isinstance(x, complex):
         return x.real, x.imag
     if not hasattr(x, "is_complex") or not x.is_complex():

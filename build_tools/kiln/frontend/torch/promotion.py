@@ -84,7 +84,7 @@ def _first_names(aten: Any) -> dict[Any, Any]:
 
 
 def _of_bits(aten: Any) -> dict[Any, Any]:
-    """By operator on the bits of integers, or on truth values: the one of two tensors that is exported."""
+    """By bitwise or logical operator, its overload for two tensors, which the exporter supports."""
     made, overloads = {}, ("Tensor", "Scalar", "Tensor_Scalar", "Scalar_Tensor")
     for name, written in (
         ("bitwise_left_shift", "__lshift__"),
@@ -107,7 +107,7 @@ def _is_size(torch: Any, operand: Any) -> bool:
 
 
 def _cast(torch: Any, graph: Any, operand: Any, node: Any) -> Any:
-    """An operand of `node` in the type of its result; numbers as they are."""
+    """An operand of `node`, cast to the type of the node's result; a number is not changed."""
     value = operand.meta.get("val") if isinstance(operand, torch.fx.Node) else None
     kind = node.meta["val"].dtype
     if not isinstance(value, torch.Tensor) or value.dtype == kind or value.is_complex() or kind.is_complex:

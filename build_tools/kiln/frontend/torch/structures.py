@@ -57,7 +57,8 @@ _UNKNOWN = re.compile(
 
 
 def add_unknown(error: BaseException) -> bool:
-    """Register a dict in place of the class that `error`, of loading an archive, names; False if it has none.
+    """Register a dict in place of the class that is named in `error`, of loading an archive; returns False if
+    no class is named.
 
     An archive that another program saved names the classes of its results, such as those of transformers.
     """

@@ -165,7 +165,7 @@ def division(
     `dtypes`: of x and the weights.
     """
     lanes = machine.lanes("float32")
-    if widens(machine, dtypes, accumulator):  # two registers for a sum: half as many instructions
+    if widens(machine, dtypes, accumulator):  # two registers for each sum: half as many instructions
         lanes *= 2
         machine = replace(machine, registers=machine.registers // 2)
     measured = conv.choice(machine).strip if accumulator == "float32" else None

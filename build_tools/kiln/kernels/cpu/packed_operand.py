@@ -19,7 +19,7 @@ from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, floor_div, int64, i
 from kiln.tir.tiled_loops import blocks
 from kiln.tir.transpose import transpose_block
 
-# Where the rows of a panel are distant from each other, at most so many tiles of rows read it in place.
+# The most tiles of rows that read a panel in place, if the rows of the panel are distant in memory.
 _TILES_IN_PLACE = 2
 # From so many tiles of rows on, last columns that take several short vectors are packed as a whole one, which
 # costs a copy of the panel. Measured on Zen 4 with 7 columns and 50 rows: a quarter of the time with AVX2.

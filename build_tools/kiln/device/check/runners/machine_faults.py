@@ -34,7 +34,7 @@ _ALIGNED = "an address that is not aligned"
 # Of Arm's CFSR: the number of a bit → what it stands for. https://developer.arm.com/documentation/ddi0403
 _BITS = {
     0: _NOTHING, 1: _NOTHING, 4: _STACK, 8: _NOTHING, 9: _NOTHING, 10: _NOTHING, 12: _STACK,
-    16: _LACKING, 17: "a jump to code that is no Thumb code", 19: _LACKING, 20: _STACK, 24: _ALIGNED,
+    16: _LACKING, 17: "a jump to code that is not Thumb code", 19: _LACKING, 20: _STACK, 24: _ALIGNED,
 }  # fmt: skip
 # Of RISC-V's mcause.
 _CAUSES = {0: _ALIGNED, 1: _NOTHING, 2: _LACKING, 4: _ALIGNED, 5: _NOTHING, 6: _ALIGNED, 7: _NOTHING}
