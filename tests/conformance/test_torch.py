@@ -45,14 +45,9 @@ class Branch(nn.Module):
     def forward(self, x):
         return x if x.sum() > 0 else -x
 
-class Counter(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("count", torch.zeros(2))
-
+class Input(nn.Module):
     def forward(self, x):
-        self.count += x
-        return self.count * 2
+        return x.add_(1)
 
 @dataclasses.dataclass
 class Given:
@@ -138,7 +133,10 @@ def arguments(): return nn.Linear(3, 4), (torch.ones(2, 3), torch.ones(1))
 def sizes(): return nn.Linear(3, 4), (torch.ones(2, 5),)
 def branch(): return Branch(), (torch.ones(3),)
 def failing(): raise ValueError("of two\\nlines")
-def counter(): return Counter(), (torch.ones(2),)
+def changed_input(): return Input(), (torch.ones(2),)
+
+def training():
+    return torch.export.export(Net().train(), (torch.randn(2, 3, 16, 8), torch.ones(2, 1)))
 def unknown():
     class Values(nn.Module):
         def forward(self, x):
@@ -248,7 +246,11 @@ def test_an_archive_is_built_and_a_yaml_narrows_it(folder: Path) -> None:
         ("branch", "a branch or a shape depends on the values of a tensor"),
         ("branch", "nets.py:"),
         ("failing", "the function failed: ValueError: of two lines ("),
-        ("counter", "the module changes its buffer 'count' when it runs"),
+        ("changed_input", "the module changes its input 'x' when it runs"),
+        (
+            "training",
+            "exported in training mode: it changes its buffer 'norm.running_mean' in each run",
+        ),
         ("unknown", "its exporter does not know the operator aten._linalg_svd.default"),
         ("endless", "dimension 'batch' (input 'input' axis 0) has no greatest size; give it with"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,15 +30,16 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundles are loaded on this machine"),
 ]
-# A cell whose state is updated in place, a counter, a queue, two values that change places, and a value that
-# is an output too. The batch is dynamic.
+# A cell whose state is updated in place, a counter, a queue, two values that change places, a value that is
+# an output too, and a cache of which each run writes one row. The batch is dynamic.
 CELL = """
 <ir_version: 8, opset_import: ["": 17]>
-g (float[n,4] x, float[1,4] h_in, float[3] count_in, float[1,3,4] queue_in, float[4] a_in, float[4] b_in)
+g (float[n,4] x, float[1,4] h_in, float[3] count_in, float[1,3,4] queue_in, float[4] a_in, float[4] b_in,
+   float[1,9,4] cache_in, int64[1,1,1] row_in)
 => (float[n,4] y, float[1,4] h_out, float[3] count_out, float[1,3,4] queue_out, float[4] a_out,
-    float[4] b_out)
-<float one = {1.0}, float half = {0.5}, int64[1] first = {1}, int64[1] last = {4}, int64[1] axis = {1},
- int64[1] rows = {0}>
+    float[4] b_out, float[1,9,4] cache_out, int64[1,1,1] row_out)
+<int64 step = {2}, int64 most = {9}, int64[3] row_shape = {1, 1, 4}, float one = {1.0},
+ float half = {0.5}, int64[1] first = {1}, int64[1] last = {4}, int64[1] axis = {1}, int64[1] rows = {0}>
 {
   mean = ReduceMean<axes=[0], keepdims=1>(x)
   decayed = Mul(h_in, half)
@@ -55,7 +57,13 @@ g (float[n,4] x, float[1,4] h_in, float[3] count_in, float[1,3,4] queue_in, floa
   y1 = Add(y0, sums)
   y2 = Add(y1, counted)
   y3 = Mul(b_in, half)
-  y = Add(y2, y3)
+  y4 = Add(y2, y3)
+  places = Expand(row_in, row_shape)
+  cache_out = ScatterElements<axis=1>(cache_in, places, row)
+  next_row = Add(row_in, step)
+  row_out = Mod(next_row, most)
+  seen = ReduceMax<axes=[1], keepdims=0>(cache_out)
+  y = Add(y4, seen)
 }
 """
 KEYS = """
@@ -67,6 +75,8 @@ state:
   queue_in: {output: queue_out, initial: 0.25}
   a_in: {output: a_out, initial: 7}
   b_in: b_out
+  cache_in: cache_out
+  row_in: {output: row_out, initial: 3}
 """
 
 
@@ -76,7 +86,8 @@ def stepped(path: Path, given: Sequence[Array]) -> list[Array]:
     state = {
         "h_in": np.zeros((1, 4), np.float32), "count_in": np.float32([1, 2, 3]),
         "queue_in": np.full((1, 3, 4), 0.25, np.float32), "a_in": np.full(4, 7, np.float32),
-        "b_in": np.zeros(4, np.float32),
+        "b_in": np.zeros(4, np.float32), "cache_in": np.zeros((1, 9, 4), np.float32),
+        "row_in": np.full((1, 1, 1), 3),
     }  # fmt: skip
     outputs = []
     for x in given:
@@ -113,10 +124,14 @@ def test_runs_follow_one_another_and_reset_begins_anew(project: Project, cell: P
 def test_what_the_bundle_says_of_its_state(cell: Path) -> None:
     manifest = read_json(cell / "manifest.json")
     assert [(state["name"], state["bytes"], state["offset"]) for state in manifest["states"]] == [
-        ("a_in", 16, 0), ("b_in", 16, 64), ("count_in", 12, 128), ("h_in", 16, 192), ("queue_in", 48, 256),
+        ("a_in", 16, 0), ("b_in", 16, 64), ("cache_in", 144, 128), ("count_in", 12, 320), ("h_in", 16, 384),
+        ("queue_in", 48, 448), ("row_in", 8, 512),
     ]  # fmt: skip
+    plan = (cell / "src/cell_plan.c").read_text()
+    scatters = set(re.findall(r"kilnk_scatter_elements_\w+", plan))
+    assert len(scatters) == 1, "the row is written to the state itself, without a copy of the cache"
     header = (cell / "include/cell.h").read_text()
-    assert "#define CELL_STATE_BYTES 320u" in header and "kiln_status cell_reset(" in header
+    assert "#define CELL_STATE_BYTES 576u" in header and "kiln_status cell_reset(" in header
 
 
 def variables_file(path: Path) -> None:

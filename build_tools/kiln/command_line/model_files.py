@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from kiln.command_line.own_process import run_stage
 from kiln.config import Model
@@ -66,6 +67,7 @@ def graph_of(model: Model, folder: Path, command: str, formats: tuple[str, ...])
     sized, shapes = with_sizes(model, archive, Path(called))
     whole = _exported(archive, called, folder / "whole.onnx")
     from kiln.frontend.cut_stage import named, part_of
+    from kiln.frontend.onnx.kept_state import state_of
 
     if model.cut is None:
         sized = without_shapes(sized, shapes)
@@ -76,7 +78,12 @@ def graph_of(model: Model, folder: Path, command: str, formats: tuple[str, ...])
     if golden.reference == "torch":
         golden = golden.model_copy(update={"reference": "auto"})
     source_file = FileSource(kind="file", path=str(out.resolve()))
-    changes = {"source": source_file, "format": "onnx", "cut": None, "golden": golden}
+    import onnx
+
+    state = {**state_of(onnx.load(str(out), load_external_data=False)), **sized.state}
+    changes: dict[str, Any] = {"source": source_file, "format": "onnx", "cut": None, "golden": golden}
+    if state:
+        changes["state"] = state
     return sized.model_copy(update=changes), out
 
 

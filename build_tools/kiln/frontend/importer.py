@@ -18,6 +18,7 @@ import tvm
 from kiln.callbacks import post_order_visit
 from kiln.config.interface import CountedDimension, Interface
 from kiln.config.sizes import SizeExpr
+from kiln.config.state import KeptValue
 from kiln.errors import KilnError
 from kiln.file_kinds import kind_of
 from kiln.frontend import state
@@ -36,6 +37,9 @@ FORMATS = {
 @dataclass(frozen=True)
 class Imported:
     """An imported model: a Relax module and the descriptions of its inputs, outputs and kept values.
+
+    `states`: the values that the file itself keeps. `declared_state`: those among `inputs` and `outputs`, by
+    input, as under the key `state` of a model's YAML file.
 
     The only public function is `main`. Its parameters are the model's inputs, weights are relax constants,
     and it returns one tensor, or a tuple of tensors in the order of `outputs`; the values of `states` follow
@@ -57,6 +61,7 @@ class Imported:
     inputs: list[Port]
     outputs: list[Port]
     states: list[state.StatePort] = field(default_factory=list)
+    declared_state: Mapping[str, KeptValue] = field(default_factory=dict)
     counted: list[Counted] = field(default_factory=list)
 
 
@@ -75,6 +80,7 @@ def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule
     try:
         loaded: Imported = importlib.import_module(loader).load(path, options)
         check_declared(options, loaded.inputs, loaded.outputs)
+        options = replace(options, state={**loaded.declared_state, **options.state})
         imported = _with_state(loaded, options)
     except KilnError as error:
         text = str(error)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import tvm
 from tvm import relax
@@ -78,7 +79,8 @@ def kept(inputs: Sequence[Port], outputs: Sequence[Port], options: ImportOptions
                 f"'{output_port.name}' is {output_port.dtype}{list(shapes[1])}, allowed: the same "
                 "type and sizes"
             )
-        port = StatePort(name, input_port.dtype, shapes[0], entry.initial, source, result)
+        initial = _stored(entry.initial, input_port)
+        port = StatePort(name, input_port.dtype, shapes[0], initial, source, result)
         _check_initial(port)
         ports.append(port)
     if ports and len({port.output for port in ports}) == len(outputs):
@@ -87,6 +89,14 @@ def kept(inputs: Sequence[Port], outputs: Sequence[Port], options: ImportOptions
             "leave out the entry of an output that the program reads itself"
         )
     return ports
+
+
+def _stored(initial: Content, port: Port) -> Content:
+    """A first value as it is stored: numbers of bfloat16 are held as their bits."""
+    if port.element != "bfloat16":
+        return initial
+    codes: Content = np.asarray(initial, np.float32).astype(ml_dtypes.bfloat16).view(port.dtype).tolist()
+    return codes
 
 
 def _sizes(state: str, port: Port, options: ImportOptions) -> tuple[int, ...]:

@@ -31,6 +31,7 @@ from kiln.frontend.onnx.plain_session import plain_session
 from kiln.frontend.quiet import quiet_stderr
 from kiln.frontend.tflite.control import runnable
 from kiln.frontend.tflite.files import has_stablehlo_control, rounds_activations
+from kiln.frontend.torch.kept_buffers import with_kept_buffers
 from kiln.frontend.torch.library import load_torch, open_archive
 from kiln.frontend.torch.quantised import has_levels
 from kiln.golden.exact_graph import exact_content
@@ -212,7 +213,7 @@ class Torch(Reference):
     """PyTorch on one CPU thread: the operators of the exported program, one after the other."""
 
     def __init__(self, path: Path) -> None:
-        program = open_archive(path)
+        program, _ = with_kept_buffers(open_archive(path))
         from torch.utils import _pytree
 
         self._module, self.has_levels = program.module(), has_levels(program)

@@ -153,7 +153,20 @@ def kernels_of(group: FusedGroup, machine: Machine) -> list[GroupKernel]:
     except NotSimple:
         if views:  # not expected: in_place_padding.py checks before; TVM's own code for `func` would be wrong
             raise
+        return _opaque_kernels(func, ranges, machine)
+
+
+def _opaque_kernels(func: tirx.PrimFunc, ranges: SymbolRanges, machine: Machine) -> list[GroupKernel]:
+    """The kernels of a function that is not made of loop nests: its copy of a parameter is a kernel alone."""
+    parts = opaque.copy_and_rest(func)
+    if parts is None:
         return [GroupKernel(opaque.make(func, ranges), list(func.params), 0)]
+    copied, copied_buffers, rest = parts
+    (copy,) = _elementwise_kernels(Fused(copied, ranges), [], machine)
+    return [
+        GroupKernel(replace(copy.kernel, copies=True), list(copied_buffers), 0),
+        GroupKernel(opaque.make(rest, ranges), list(rest.params), 0),
+    ]
 
 
 def _kernels_of_nests(

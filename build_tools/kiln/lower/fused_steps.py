@@ -248,6 +248,7 @@ class GroupLowering:
                     for position in last_kernel.kernel.in_place
                     if all(position in variant.part.kernel.in_place for variant in kernels)
                 ],
+                copies=last_kernel.kernel.copies or None,
                 variants={
                     name: variant_call
                     for name, variant_call in zip(names, calls, strict=True)

@@ -201,14 +201,16 @@ class Step(AnyStep):
     """A step as lowered: arguments are names of tensors, and sizes.
 
     `writes`: tensors that the step writes. `in_place`: arguments whose memory the result may reuse.
-    `variants`: calls of the variants whose call is not the step's own, by their names.
+    `copies`: whether the step only copies its first argument to its second. `variants`: calls of the variants
+    whose call is not the step's own, by their names.
     """
 
-    OMITTED: ClassVar[frozenset[str]] = AnyStep.OMITTED | {"variants"}
+    OMITTED: ClassVar[frozenset[str]] = AnyStep.OMITTED | {"copies", "variants"}
 
     args: list[LoweredArgument]
     writes: list[str]
     in_place: list[str] = Field(default_factory=list)
+    copies: bool | None = None
     variants: dict[str, StepCall] = Field(default_factory=dict)
 
     @property

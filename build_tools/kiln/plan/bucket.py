@@ -26,7 +26,7 @@ from kiln.plan.schema import (
     PortArgument,
     StepArgument,
 )
-from kiln.plan.states import Kept, fits_in_place, kept_values
+from kiln.plan.states import Kept, copies_in_place, fits_in_place, kept_values
 from kiln.plan.transforms import origin
 
 
@@ -57,6 +57,7 @@ def plan_function(
     steps = _ordered(lowered, tensors, placed, kept_states)
     run = {id(step) for step in steps}
     in_place = [state for state in kept_states if id(state.copy) not in run]
+    steps = [step for step in steps if not any(copies_in_place(state, tensors, step) for state in in_place)]
     placed |= {state.made for state in in_place if state.made is not None}
     parameter_offsets = parameters.place(tensors, steps, values, lambda name: origin(lowered, name))
     alive = lifetimes(tensors, steps, placed)

@@ -93,6 +93,12 @@ def fits_in_place(state: Kept, tensors: Mapping[str, TensorRecord], steps: Seque
     return True
 
 
+def copies_in_place(state: Kept, tensors: Mapping[str, TensorRecord], step: Step) -> bool:
+    """Whether `step` copies the old value to the new one, which `fits_in_place`: the memory is the same."""
+    ends = [root_of(tensors, name) for name in step.tensors[:2]]
+    return bool(step.copies) and ends == [state.before, state.made]
+
+
 def _element_wise(state: Kept, tensors: Mapping[str, TensorRecord], step: Step, reads: int) -> bool:
     """Whether `step`, which makes the new value, may overwrite the old one that it reads."""
     operands = {root_of(tensors, name) for name in step.in_place}

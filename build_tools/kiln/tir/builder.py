@@ -52,7 +52,7 @@ class Kernel:
     set: the function then computes tasks [begin, end), which are independent. `packs` maps the position of a
     parameter to the function that rearranges its constant at build time. `in_place`: positions of inputs
     whose elements are each read only to compute the output element of the same index, so that input and
-    output may share memory.
+    output may share memory. `copies`: whether the kernel only copies its first parameter to its second.
     """
 
     func: tirx.PrimFunc
@@ -68,6 +68,7 @@ class Kernel:
     wide_positions: bool = False
     # What stored tensors are that a constant in fewer bits is made of, by position.
     labels: dict[int, str] = field(default_factory=dict)
+    copies: bool = False
 
     @property
     def sizes(self) -> list[Any]:

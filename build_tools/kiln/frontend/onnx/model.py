@@ -23,6 +23,7 @@ from kiln.frontend.onnx.functions import inline_functions
 from kiln.frontend.onnx.graph import Importer
 from kiln.frontend.onnx.grown import without_growth
 from kiln.frontend.onnx.half_types import compute_in_float32
+from kiln.frontend.onnx.kept_state import state_of
 from kiln.frontend.onnx.narrow_types import element_types, store_narrow
 from kiln.frontend.onnx.order import sort_nodes
 from kiln.frontend.onnx.own_nodes import adopt_own, is_own, own_operators
@@ -41,6 +42,7 @@ _DEFAULT_DOMAINS = ("", "ai.onnx")
 def load(path: Path, options: ImportOptions) -> Imported:
     """Import an ONNX file. Raises KilnError as documented at `kiln.frontend.importer.import_model`."""
     model = read(path)
+    declared_state = state_of(model)
     without_growth(path, model)
     with_trip_counts(path, model)
     as_scans(path, model)
@@ -87,7 +89,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
         Port(value.name, dtype, shape, quant=_output_quant(model, value), element=elements.get(value.name))
         for value, (dtype, shape) in zip(model.graph.output, result_types(module, symbols), strict=True)
     ]
-    return Imported(module, inputs, outputs, counted=symbols.all_counted())
+    return Imported(module, inputs, outputs, declared_state=declared_state, counted=symbols.all_counted())
 
 
 def read(path: Path, ports: bool = True) -> onnx.ModelProto:

@@ -195,7 +195,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
         for variable, port in zip(stateful.variables, inputs[-count:], strict=True)
     ]
     module["main"] = module["main"].with_attr(STATES, count)
-    return Imported(module, inputs[:-count], outputs[:-count], states, symbols.all_counted())
+    return Imported(module, inputs[:-count], outputs[:-count], states, counted=symbols.all_counted())
 
 
 def _rewritten(path: Path, model: tflite.Model) -> Opened:

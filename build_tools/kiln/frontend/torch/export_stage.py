@@ -8,11 +8,13 @@ same everywhere.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kiln.errors import KilnError
 from kiln.files import atomic_write
+from kiln.frontend.onnx.kept_state import write_state
 from kiln.frontend.torch.bits import bits
 from kiln.frontend.torch.checks import without_checks
 from kiln.frontend.torch.choices import choices
@@ -24,6 +26,7 @@ from kiln.frontend.torch.dynamic_numbers import without_dynamic_numbers
 from kiln.frontend.torch.fixed_sizes import check_sizes, dynamic_axes
 from kiln.frontend.torch.groups import grouped
 from kiln.frontend.torch.ignored_options import ignored_options
+from kiln.frontend.torch.kept_buffers import with_kept_buffers
 from kiln.frontend.torch.library import load_torch, open_archive, quiet_torch, reason
 from kiln.frontend.torch.matrices import matrices
 from kiln.frontend.torch.present import present
@@ -35,6 +38,7 @@ from kiln.frontend.torch.scans import scans
 from kiln.frontend.torch.special import special
 from kiln.frontend.torch.translations import translations
 from kiln.frontend.torch.unconverted import unconverted
+from kiln.frontend.torch.writes import writes
 from kiln.stages.model import ExportStage
 
 OPSET = 18  # the opset for which PyTorch's exporter is written; it converts to others
@@ -51,12 +55,13 @@ def run(args: ExportStage) -> None:
 def convert(path: Path, tools: str = "") -> bytes:
     """An ONNX file that computes the same as the archive `path`; `tools`: the versions, for errors."""
     load_torch(str(path))
-    program = open_archive(path)
-    axes = dynamic_axes(program)
+    opened = open_archive(path)
+    axes = dynamic_axes(opened)
     import torch
 
     try:
         with quiet_torch(), torch.no_grad(), any_length(), composed():
+            program, buffers = with_kept_buffers(opened)
             program = without_dynamic_numbers(without_diagonal_writes(without_checks(program)))
             program = without_complex(program)
             program = with_explicit_types(program)
@@ -74,19 +79,53 @@ def convert(path: Path, tools: str = "") -> bytes:
             optimizer.fold_constants(exported.model)
             optimizer.remove_unused_nodes(exported.model)
             model = exported.model_proto
+    except KilnError as error:
+        raise KilnError(f"{path}: {error}") from error
     except Exception as error:  # PyTorch raises exceptions of many types
         raise KilnError(f"{path}: PyTorch ({tools}) cannot convert it to ONNX: {_told(error)}") from error
     _check(path, exported.exported_program or program)
     check_sizes(path, axes, exported.exported_program)
     widen_indices(model.graph)
-    _rename_outputs(model, _output_names(program, len(model.graph.output)))
     _strip(model)
+    names = _output_names(opened, len(model.graph.output) - len(buffers))
+    kept = _name_state(model, buffers, names)
+    _rename_outputs(model, [*names, *kept])
     try:
         return bytes(model.SerializeToString(deterministic=True))
     except Exception as error:  # the class depends on protobuf's implementation
         raise KilnError(
             f"{path}: as an ONNX file it takes 2 GiB or more, which one file cannot hold"
         ) from error
+
+
+def _name_state(model: Any, buffers: Mapping[str, Any], outputs: Sequence[str]) -> list[str]:
+    """Describe the last inputs and outputs, old and new values of `buffers`, as state, and name them so.
+
+    `outputs`: names of the other outputs. Returns the names of the new values.
+    """
+    import onnx
+
+    graph, entries = model.graph, {}
+    first = len(graph.input) - len(buffers)
+    others = {*outputs, *(value.name for value in graph.input[:first])}
+    changes: dict[str, str] = {}
+    for index, (buffer, value) in enumerate(buffers.items(), first):
+        name = f"{buffer}.kept" if buffer in others else buffer
+        changes[graph.input[index].name] = name
+        result = graph.output[index - len(graph.input)]
+        # A new value may be an output or an input, too.
+        new = f"{name}.next"
+        graph.node.append(onnx.helper.make_node("Identity", [result.name], [new], f"{new}.copy"))
+        result.name = new
+        numbers = value.float() if value.is_floating_point() else value
+        uniform = numbers.numel() > 0 and bool((numbers == numbers.flatten()[:1]).all())
+        initial = numbers.flatten()[0].item() if uniform else numbers.tolist()
+        entries[name] = {"output": new, "initial": initial}
+    _apply(graph, changes)
+    for value in graph.input:
+        value.name = changes.get(value.name, value.name)
+    write_state(model, entries)
+    return [entry["output"] for entry in entries.values()]
 
 
 def _translations() -> dict[Any, Any]:
@@ -105,6 +144,7 @@ def _translations() -> dict[Any, Any]:
         ignored_options,
         resizes,
         translations,
+        writes,
     )
     return present({operator: function for table in modules for operator, function in table().items()})
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from kiln.errors import KilnError
 from kiln.files import atomic_write
+from kiln.frontend.torch.kept_buffers import merge_constants
 from kiln.frontend.torch.library import load_torch, quiet_torch, reason
 from kiln.frontend.torch.recurrent import any_length
 from kiln.frontend.torch.structures import plain_structures
@@ -144,6 +145,7 @@ def _saved(name: str, torch: Any, program: Any, names: Mapping[str, str]) -> byt
     try:
         with quiet_torch():
             plain_structures(program)
+            merge_constants(program)
             torch.export.save(program, buffer, extra_files=extra)
     except Exception as error:  # PyTorch raises exceptions of many types
         raise KilnError(f"{name}: torch.export cannot save the program: {reason(error)}") from error

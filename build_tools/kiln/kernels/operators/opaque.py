@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tvm import s_tir, tirx
+from tvm import s_tir, te, tirx
 from tvm.ir import Call, Range, TensorLoad
+from tvm_ffi import structural_equal
 
 from kiln.callbacks import structural_map, structural_walk
 from kiln.opinfo.attach import ATTRIBUTE
@@ -44,6 +45,41 @@ def make(func: tirx.PrimFunc, ranges: SymbolRanges = NO_RANGES) -> Kernel:
     if ranges.ranges:
         func = with_sizes(_flat(func, ranges), ranges)
     return Kernel(func, None, {}, "opaque", ranges=ranges)
+
+
+def copy_and_rest(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, tuple[Any, Any], tirx.PrimFunc] | None:
+    """The two parts of a function that copies a parameter whole to its result, then changes some elements.
+
+    Returns the copy, the parameter and the result, and the function of the other parameters that changes the
+    result; None for other functions. As a kernel of its own the copy is left out where both have the same
+    memory: a scatter into a value of the state then writes its updates alone.
+    """
+    sequence = func.body
+    while isinstance(sequence, (s_tir.SBlockRealize, s_tir.SBlock, tirx.AttrStmt)):
+        sequence = sequence.block if isinstance(sequence, s_tir.SBlockRealize) else sequence.body
+    if not isinstance(sequence, tirx.SeqStmt) or not isinstance(sequence[0], tirx.For):
+        return None
+    loop = sequence[0]
+    store = loop.body
+    if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, TensorLoad):
+        return None
+    source, result = store.value.source, store.buffer
+    is_param = [any(buffer.same_as(param) for param in func.params) for buffer in (source, result)]
+    whole = structural_equal(list(source.shape), list(result.shape)) and all(is_param)
+    if not whole or not structural_equal(list(store.value.indices), list(store.indices)):
+        return None
+    rest = structural_map(func.body, ((tirx.For, lambda node: _NOTHING if node.same_as(loop) else node),))
+    reads: list[Any] = []
+    structural_walk(rest, ((TensorLoad, lambda node: reads.append(node.source)),))
+    if any(read.same_as(source) for read in reads):
+        return None
+    data = te.placeholder(source.shape, str(source.dtype), "data")
+    copied = te.create_prim_func([data, te.compute(source.shape, lambda *index: data(*index), name="copy")])
+    others = [param for param in func.params if not param.same_as(source)]
+    return copied, (source, result), tirx.PrimFunc(others, rest, None, attrs=func.attrs)
+
+
+_NOTHING = tirx.Evaluate(tirx.IntImm("int32", 0))
 
 
 def _flat(func: tirx.PrimFunc, ranges: SymbolRanges) -> tirx.PrimFunc:

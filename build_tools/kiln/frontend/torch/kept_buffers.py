@@ -1,0 +1,187 @@
+"""Makes the buffers that a program writes inputs and outputs, so that Kiln keeps them from run to run.
+
+A cache of keys and values, a counter or the last samples of a stream are such buffers. PyTorch's exporter to
+ONNX drops what a program writes to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kiln.errors import KilnError
+
+
+def with_kept_buffers(program: Any) -> tuple[Any, dict[str, Any]]:
+    """`program`, an ExportedProgram, as a function without side effects, and the buffers that it wrote.
+
+    The new program takes the buffers after its other inputs, and returns their new values after its other
+    outputs; the dictionary has their first values by name, in order. A program that writes no buffer is
+    returned as it is. Raises KilnError for a program in training mode, whose statistics change in each run.
+    """
+    import torch
+
+    _cast_copies(torch, program)
+    merge_constants(program)
+    writes = any(_written_arguments(torch, node) for node in program.graph.nodes)
+    if not writes and not program.graph_signature.buffers_to_mutate:
+        return program, {}
+    functional = program.run_decompositions({})
+    names = list(functional.graph_signature.buffers_to_mutate.values())
+    if not names:
+        return program, {}
+    _check_mode(functional, names)
+    tensors = {**functional.constants, **functional.state_dict}
+    return _pure(torch, functional, names), {name: tensors[name] for name in names}
+
+
+def _written_arguments(torch: Any, node: Any) -> list[Any]:
+    """The arguments that a node of a graph writes to."""
+    if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
+        return []
+    arguments = [
+        node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
+        for index, argument in enumerate(node.target._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    return [item for item in torch.utils._pytree.tree_leaves(arguments) if isinstance(item, torch.fx.Node)]
+
+
+def _viewed(torch: Any, node: Any) -> Any:
+    """The node of the tensor whose memory the tensor of `node` is in: the operand of views and of writes."""
+    while isinstance(node.target, torch._ops.OpOverload) and node.args:
+        returned = node.target._schema.returns
+        if not returned or returned[0].alias_info is None or not isinstance(node.args[0], torch.fx.Node):
+            break
+        node = node.args[0]
+    return node
+
+
+def _cast_copies(torch: Any, program: Any) -> None:
+    """Cast what a copy writes to the type of the tensor that it is written to.
+
+    PyTorch 2.13 forgets the cast when it makes a program functional; tests/conformance/test_torch.py would
+    pass without this function once it does not.
+    """
+    aten = torch.ops.aten
+    for node in program.graph.find_nodes(op="call_function", target=aten.copy_.default):
+        to, value = (argument.meta["val"] for argument in node.args[:2])
+        if to.dtype != value.dtype:
+            with program.graph.inserting_before(node):
+                cast = program.graph.call_function(
+                    aten._to_copy.default, (node.args[1],), {"dtype": to.dtype}
+                )
+            cast.meta["val"] = value.to(to.dtype)
+            node.update_arg(1, cast)
+    program.graph_module.recompile()
+
+
+def merge_constants(program: Any) -> None:
+    """Make buffers of the constants of `program` that it writes: tensors that are attributes of the module.
+
+    A constant in the memory of a buffer becomes that buffer, as in the static caches of transformers. An
+    archive keeps constants and parameters apart: so this comes before it is saved, too.
+    """
+    import torch
+
+    kinds = torch.export.graph_signature.InputKind
+    specs = program.graph_signature.input_specs
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    writes = [target for node in program.graph.nodes for target in _written_arguments(torch, node)]
+    written = {_viewed(torch, target) for target in writes}
+    tensors = {**program.constants, **program.state_dict}
+    buffers = {
+        _memory(tensors[spec.target]): nodes[spec.arg.name] for spec in specs if spec.kind == kinds.BUFFER
+    }
+    for spec in [spec for spec in specs if spec.kind == kinds.CONSTANT_TENSOR]:
+        node = nodes[spec.arg.name]
+        buffer = buffers.get(_memory(tensors[spec.target]))
+        if buffer is not None and (node in written or buffer in written):
+            node.replace_all_uses_with(buffer)
+            program.graph.erase_node(node)
+            specs.remove(spec)
+        elif node in written:
+            spec.kind, spec.persistent = kinds.BUFFER, False
+    program.graph_module.recompile()
+
+
+def _memory(tensor: Any) -> tuple[Any, ...]:
+    """Where the elements of a tensor are."""
+    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+
+
+def _check_mode(program: Any, names: list[str]) -> None:
+    """Raise KilnError where statistics of batch normalisation are among the buffers `names`."""
+    statistics = [
+        name for name in names if name.endswith(("running_mean", "running_var", "num_batches_tracked"))
+    ]
+    if statistics:
+        raise KilnError(
+            f"the module was exported in training mode: it changes its buffer '{statistics[0]}' in each run; "
+            "call module.eval() before torch.export.export"
+        )
+
+
+def _pure(torch: Any, program: Any, names: list[str]) -> Any:
+    """`program`, which is functional, with the buffers `names` as its last inputs and last outputs."""
+    from torch.export.exported_program import ExportedProgram
+    from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
+
+    signature, graph = program.graph_signature, program.graph
+    nodes = {node.name: node for node in graph.find_nodes(op="placeholder")}
+    by_name = {spec.target: spec for spec in signature.input_specs if spec.kind == InputKind.BUFFER}
+    kept = [by_name[name] for name in names]
+    rest = [spec for spec in signature.input_specs if spec not in kept]
+    last = list(nodes.values())[-1]
+    for spec in kept:
+        last.append(nodes[spec.arg.name])
+        last = nodes[spec.arg.name]
+        spec.kind, spec.target, spec.persistent = InputKind.USER_INPUT, None, None
+    output = graph.output_node()
+    results = list(zip(signature.output_specs, output.args[0], strict=True))
+    new_values = {
+        spec.target: (spec, value) for spec, value in results if spec.kind == OutputKind.BUFFER_MUTATION
+    }
+    others = [(spec, value) for spec, value in results if spec.kind != OutputKind.BUFFER_MUTATION]
+    ordered = [*others, *(new_values[name] for name in names)]
+    for name in names:
+        new_values[name][0].kind, new_values[name][0].target = OutputKind.USER_OUTPUT, None
+    output.args = (tuple(value for _, value in ordered),)
+    program.graph_module.recompile()
+    inputs = [spec.arg.name for spec in kept]
+    tensors = {**program.constants, **program.state_dict}
+    return ExportedProgram(
+        root=program.graph_module,
+        graph=graph,
+        graph_signature=ExportGraphSignature([*rest, *kept], [spec for spec, _ in ordered]),
+        state_dict={name: value for name, value in program.state_dict.items() if name not in names},
+        range_constraints=program.range_constraints,
+        module_call_graph=_calls(torch, program, inputs),
+        example_inputs=_examples(program, dict(zip(inputs, [tensors[name] for name in names], strict=True))),
+        constants={name: value for name, value in program.constants.items() if name not in names},
+        verifiers=program.verifiers,
+    )
+
+
+def _calls(torch: Any, program: Any, inputs: list[str]) -> list[Any]:
+    """The call graph of `program` with keyword arguments `inputs` and as many results more."""
+    from dataclasses import replace
+
+    pytree = torch.utils._pytree
+    first, *others = program.module_call_graph
+    call = first.signature
+    positional, keywords = pytree.tree_unflatten(list(range(call.in_spec.num_leaves)), call.in_spec)
+    in_spec = pytree.tree_structure((positional, {**keywords, **dict.fromkeys(inputs, 0)}))
+    returned = pytree.tree_unflatten([0] * call.out_spec.num_leaves, call.out_spec)
+    out_spec = pytree.tree_structure((returned, (0,) * len(inputs)))
+    argument_names = call.forward_arg_names and [*call.forward_arg_names, *inputs]
+    changed = replace(call, in_spec=in_spec, out_spec=out_spec, forward_arg_names=argument_names)
+    return [replace(first, signature=changed), *others]
+
+
+def _examples(program: Any, buffers: Mapping[str, Any]) -> Any:
+    """The example inputs of `program`, with those of the buffers."""
+    if program.example_inputs is None:
+        return None
+    positional, keywords = program.example_inputs
+    return positional, {**keywords, **buffers}
