@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,19 @@ def test_classifiers_of_two_and_of_more_classes(tmp_path: Path) -> None:
         nodes.append(node("TreeEnsembleClassifier", [f"label{number}", f"y{number}"], **given))
         outputs |= {f"label{number}": (INT64, 1), f"y{number}": (FLOAT, 2)}
     check(write(tmp_path / "m.onnx", nodes, [x()], outputs), ROWS)
+
+
+def test_weights_of_zero_are_not_stored(tmp_path: Path) -> None:
+    """Converters write a weight for each class of a leaf; only a sum can do without those of 0."""
+    trees = nodes_of([2, 3], MODES[:1])
+    given = {**trees, **leaves_of(trees, "target", [0, 1, 2]), "n_targets": 3}
+    weights = np.array(given["target_weights"])
+    weights[np.arange(36) % 3 != np.arange(36) // 3 % 2] = 0
+    for kind, entries in (("SUM", 12), ("MIN", 36)):
+        attributes = {**given, "target_weights": weights.tolist(), "aggregate_function": kind}
+        forest = node("TreeEnsembleRegressor", ["y"], **attributes)
+        text = check(write(tmp_path / "m.onnx", [forest], [x()], {"y": (FLOAT, 2)}), ROWS)
+        assert re.search(rf"\((T\.int64\()?{entries}\)?,\)", text), kind
 
 
 @pytest.mark.parametrize("modes", [MODES[:1], MODES])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,17 @@ class Forest:
     first: Array
     target: Array
     weight: Array
+
+    def without_zeros(self) -> Forest:
+        """The same trees without entries of weight 0, which converters write for each class of a leaf."""
+        is_kept = self.weight != 0
+        kept_before = np.concatenate([[0], np.cumsum(is_kept)])
+        return replace(
+            self,
+            first=_shortest_integers(kept_before[self.first]),
+            target=self.target[is_kept],
+            weight=self.weight[is_kept],
+        )
 
     def check_columns(self, columns: int, targets: int) -> None:
         """Raise ValueError where a branch reads, or a leaf adds to, a column that does not exist."""

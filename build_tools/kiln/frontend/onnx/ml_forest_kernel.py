@@ -46,10 +46,12 @@ def forest_sums(body: Body, x: str, forest: Forest, targets: int, combine: str) 
     x: of the type of the forest's values. A target without a leaf has 0.
     """
     rows, dtype = body.shape(x)[0], body.dtype(x)
-    names = ("feature", "value", "yes", "no", "roots", "first", "target", "weight", "mode")
-    tables = {name: _not_empty(getattr(forest, name)) for name in names}
     counts = np.diff(forest.first)
     plain = targets == 1 and bool((counts == 1).all())  # a leaf has the entry of its own number
+    if combine == "SUM" and not plain:
+        forest = forest.without_zeros()
+    names = ("feature", "value", "yes", "no", "roots", "first", "target", "weight", "mode")
+    tables = {name: _not_empty(getattr(forest, name)) for name in names}
     if plain:
         del tables["first"], tables["target"]
     modes = np.unique(forest.mode).tolist() or [0]
