@@ -25,7 +25,7 @@ def write(
     environment = templates.environment(_TEMPLATES)
     environment.filters.update(cmake=cmake_text, line=one_line, pc=pkgconfig_text, pc_file=pkgconfig_file)
     libraries = [("STATIC", name, f"lib{name}.a")]
-    for shared in (f"lib{name}.so", f"lib{name}.dylib"):
+    for shared in (f"lib{name}.so", f"lib{name}.dylib", f"{name}.dll"):
         if (folder / "lib" / shared).exists():
             libraries.append(("SHARED", "shared", shared))
     by_name = file_format in ("elf", "coff")

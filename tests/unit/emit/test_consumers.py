@@ -69,3 +69,32 @@ def test_pkg_config_in_a_folder_with_spaces(tmp_path: Path, file_format: Format)
         assert (library, threads) == ("-l:libnet.a", "-pthread")
         for flag, named in ((include, "include"), (place, "lib")):
             assert Path(flag[2:]).parts[-3:] == ("pkgconfig", "..", named) and "a b" in flag
+
+
+LISTED = """
+cmake_minimum_required(VERSION 3.16)
+project(listed NONE)
+find_package(net CONFIG REQUIRED)
+foreach(property TYPE IMPORTED_LOCATION IMPORTED_IMPLIB)
+    get_target_property(value net::shared ${property})
+    message("${value}")
+endforeach()
+"""
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+@pytest.mark.parametrize(
+    ("file", "imports"), [("libnet.so", ""), ("libnet.dylib", ""), ("net.dll", "net.lib")]
+)
+def test_cmake_finds_the_shared_library(tmp_path: Path, file: str, imports: str) -> None:
+    """A DLL is linked by its import library."""
+    bundle = tmp_path / "net"
+    (bundle / "lib").mkdir(parents=True)
+    (bundle / "lib" / file).touch()
+    consumers.write(bundle, "net", "board", "", "none", "coff" if imports else "elf")
+    (tmp_path / "CMakeLists.txt").write_text(LISTED)
+    command = ["cmake", "-S", tmp_path, "-B", tmp_path / "out", f"-DCMAKE_PREFIX_PATH={bundle}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    library = f"{bundle}/lib/{imports}" if imports else "value-NOTFOUND"
+    assert done.stderr.splitlines() == ["SHARED_LIBRARY", f"{bundle}/lib/{file}", library]
