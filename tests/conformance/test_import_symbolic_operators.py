@@ -65,6 +65,31 @@ CASES: dict[str, tuple[str, str, dict[str, Any], int]] = {
         {},
         17,
     ),
+    "as many elements before as the size needs": (
+        "picture",
+        'Conv<auto_pad: string = "SAME_LOWER", strides = [2, 2]>(x, k)',
+        {"k": values(3, 4, 3, 2)},
+        17,
+    ),
+    "maxima of the edge": (
+        "picture",
+        'MaxPool<auto_pad: string = "SAME_UPPER", kernel_shape = [3, 5], strides = [2, 3]>(x)',
+        {},
+        17,
+    ),
+    "means of elements alone": (
+        "picture",
+        'AveragePool<auto_pad: string = "SAME_LOWER", kernel_shape = [3, 3], strides = [2, 2]>(x)',
+        {},
+        17,
+    ),
+    "means upwards with padding": (
+        "picture",
+        "AveragePool<kernel_shape = [3, 4], strides = [2, 3], ceil_mode = 1, count_include_pad = 1, "
+        "pads = [1, 1, 1, 1]>(x)",
+        {},
+        19,
+    ),
     "even kernels": (
         "picture",
         'Conv<auto_pad: string = "SAME_UPPER", strides = [2, 3]>(x, k)',

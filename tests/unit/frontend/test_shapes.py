@@ -125,7 +125,8 @@ N: Dims = {"n": (1, 9)}
         ),
         (
             """g (float[1,2,n,n] x) => (float[1,2,?,?] y) {
-              y = MaxPool<kernel_shape = [3, 3], strides = [2, 2], auto_pad: string = "SAME_UPPER">(x) }""",
+              y = MaxPool<kernel_shape = [3, 3], strides = [3, 3], dilations = [2, 2],
+                          auto_pad: string = "SAME_UPPER">(x) }""",
             {},
             ["MaxPool", "auto_pad SAME_UPPER", "differs from size to size"],
         ),

@@ -308,7 +308,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         expression = None if converter is None else converter(view_of_node)
         if expression is None:
             check_numbers(view_of_node)
-            inputs = Inputs([tensors(name) if name else None for name in node.input])
+            inputs = Inputs([view_of_node.tensor(index) for index in range(len(node.input))])
             expression = self._convert_operator(node.op_type, inputs, attributes, self.opset)
         check_read(node, attributes, inputs, self.opset)
         self._note(expression, origin or node)

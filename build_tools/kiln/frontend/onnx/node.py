@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ class Node:
     them. values: by name, the tensors that are constant or computed from shapes. tensors: returns the Relax
     expression of a tensor by name, built from its value if necessary. symbols: dynamic dimensions. builder:
     relax.BlockBuilder. opset: version of ONNX's operators. outputs: names of tensors, "" for an omitted one.
+    replaced: by number, inputs that the converter has replaced, also for TVM's.
     """
 
     op: str
@@ -33,6 +34,7 @@ class Node:
     builder: Any
     opset: int = 0
     outputs: Sequence[str] = ()
+    replaced: dict[int, Any] = field(default_factory=dict)
 
     def has(self, index: int) -> bool:
         """Whether the node has input `index`."""
@@ -40,6 +42,8 @@ class Node:
 
     def tensor(self, index: int) -> Any:
         """Input `index` as a Relax expression; None if it is omitted."""
+        if index in self.replaced:
+            return self.replaced[index]
         return self.tensors(self.inputs[index]) if self.has(index) else None
 
     def shape(self, index: int) -> list[Extent]:

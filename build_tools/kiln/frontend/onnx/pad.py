@@ -41,7 +41,7 @@ def pad(node: Node) -> Any:
         return data
     default = np.float32(node.attributes.get("value", 0.0))
     if mode != "constant":
-        return _pad_by_copies(node, data, pairs, mode)
+        return pad_by_copies(node, data, pairs, mode)
     fill = np.asarray(node.constant(2) if node.has(2) else default).item()
     if all(isinstance(amount, int) for pair in pairs for amount in pair):
         widths = [width for pair in pairs for width in pair]
@@ -96,7 +96,7 @@ def _pad_by_constant(node: Node, result: Any, pairs: Pairs, fill: float) -> Any:
     return result
 
 
-def _pad_by_copies(node: Node, result: Any, pairs: Pairs, mode: str) -> Any:
+def pad_by_copies(node: Node, result: Any, pairs: Pairs, mode: str) -> Any:
     """Padding by elements of the tensor: mirrored (reflect), of the edge (edge), or of the other end (wrap).
 
     Raises ValueError for symbolic amounts, and for an axis that may be too short.

@@ -19,9 +19,9 @@ _POOLS = {1: op.nn.max_pool1d, 2: op.nn.max_pool2d, 3: op.nn.max_pool3d}
 
 def max_pool(node: Node) -> Any:
     """MaxPool of 1 to 3 axes; without the second result it is left to TVM."""
-    with_pads(node)
     if len(node.outputs) < 2 or not node.outputs[1]:
         return max_pool_values(node)
+    with_pads(node)
     round_up(node)
     attributes, spatial = node.attributes, node.shape(0)[2:]
     rank = len(spatial)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from kiln.frontend.onnx.node import Node
-from kiln.frontend.onnx.window_pads import windows_rounded_up, with_pads
+from kiln.frontend.onnx.node import Node, shape_expr
+from kiln.frontend.onnx.window_pads import framed, varying_axes, windows_rounded_up, with_pads
 from kiln.frontend.symbols import Extent
 
 op = relax.op
@@ -32,6 +32,15 @@ class _PoolAxis:
     is_dense: bool  # without dilation
 
 
+# Elements around an axis in amounts of the run. Those at the edge do not change a maximum.
+_FRAMES = {"AveragePool": "constant", "LpPool": "constant", "MaxPool": "edge"}
+
+
+def _dilations(node: Node) -> list[bool]:
+    """Whether windows have gaps, in which the element at an edge may be, along each axis."""
+    return [int(number) > 1 for number in node.attributes.get("dilations") or []]
+
+
 def wrong_axes(count: int) -> ValueError:
     """The error of a pool whose input has `count` axes."""
     way = "pool three of them, and the others after a Reshape"
@@ -40,7 +49,7 @@ def wrong_axes(count: int) -> ValueError:
 
 def _axes(node: Node) -> list[_PoolAxis]:
     """The windows of a pool, whose auto_pad is resolved. Raises ValueError as `with_pads`."""
-    with_pads(node)
+    with_pads(node, None if node.op == "MaxPool" and any(_dilations(node)) else _FRAMES.get(node.op))
     attributes, spatial = node.attributes, node.shape(0)[2:]
     rank = len(spatial)
     if rank not in _MEANS:
@@ -78,16 +87,11 @@ def _missing_elements(axis: _PoolAxis) -> int:
 def round_up(node: Node) -> None:
     """Replace ceil_mode along dynamic sizes by padding after the axis, which no pool counts.
 
-    TVM 0.27 makes the number of windows an expression of conditions. Raises ValueError for means that count
-    the padding.
+    TVM 0.27 makes the number of windows an expression of conditions.
     """
     attributes = node.attributes
     if not attributes.get("ceil_mode", 0) or all(isinstance(size, int) for size in node.shape(0)[2:]):
         return
-    if attributes.get("count_include_pad", 0):
-        raise ValueError(
-            "ceil_mode and count_include_pad along a dynamic size; set one of them to 0, or fix the size"
-        )
     axes = _axes(node)
     before, after = [axis.before for axis in axes], [axis.after + _missing_elements(axis) for axis in axes]
     attributes["pads"] = tuple(before + after)
@@ -125,13 +129,59 @@ def _is_one_window(node: Node, axis: _PoolAxis, ceil: bool) -> bool:
 
 def average_pool(node: Node) -> Any:
     """AveragePool: pads, windows and dynamic sizes are resolved here; TVM converts the node."""
-    attributes = node.attributes
+    attributes, varying = node.attributes, varying_axes(node)
+    if varying and not attributes.get("count_include_pad", 0):
+        return _of_elements(node, varying)
     if attributes.get("count_include_pad", 0) and not any(axis.before or axis.after for axis in _axes(node)):
         attributes["count_include_pad"] = 0  # PyTorch writes it, and what ceil_mode adds never counts
     if not attributes.get("count_include_pad", 0) and clip(node) and _has_dynamic_sizes(node):
         return op.mean(node.tensor(0), list(range(2, len(node.shape(0)))), keepdims=True)
+    if attributes.get("count_include_pad", 0) and attributes.get("ceil_mode", 0) and _has_dynamic_sizes(node):
+        return _of_padding(node)
     round_up(node)
     return None
+
+
+def _of_elements(node: Node, varying: list[int]) -> Any:
+    """The means of windows, where zeros that auto_pad adds in amounts of the run do not count."""
+    ones = node.builder.emit(_ones(node, node.shape(0)[2:]))
+    of_ones = framed(node, ones, varying, "constant")
+    axes = _axes(node)
+    widths = [0] * 4 + [amount for axis in axes for amount in (axis.before, axis.after)]
+    return _means_by_counts(node, axes, *(_padded(node, data, widths) for data in (node.tensor(0), of_ones)))
+
+
+def _of_padding(node: Node) -> Any:
+    """The means of windows, of which the last end after the padding; the padding counts."""
+    axes, widths, beyond, sizes = _axes(node), [0] * 4, [0] * 4, []
+    for axis in axes:
+        after = axis.after + _missing_elements(axis)
+        counted = min(axis.after, after)
+        widths += [axis.before, after]
+        beyond += [0, after - counted]
+        sizes.append(node.symbols.simplify(axis.before + axis.size + counted))
+    ones = _padded(node, node.builder.emit(_ones(node, sizes)), beyond)
+    return _means_by_counts(node, axes, _padded(node, node.tensor(0), widths), ones)
+
+
+def _ones(node: Node, sizes: list[Extent]) -> Any:
+    return op.ones(shape_expr([1, 1, *sizes]), str(node.tensor(0).ty.dtype))
+
+
+def _padded(node: Node, data: Any, widths: list[int]) -> Any:
+    return node.builder.emit(op.nn.pad(data, widths)) if any(widths) else data
+
+
+def _means_by_counts(node: Node, axes: list[_PoolAxis], data: Any, ones: Any) -> Any:
+    """The means of the windows of `data` divided by those of `ones`, 0 where no element counts."""
+    rank, kernel = len(axes), [int(number) for number in node.attributes["kernel_shape"]]
+    dilations = [int(number) for number in node.attributes.get("dilations") or [1] * rank]
+    strides = [axis.stride for axis in axes]
+    means = [
+        node.builder.emit(_MEANS[rank](tensor, kernel, strides, [0] * 2 * rank, dilations))
+        for tensor in (data, ones)
+    ]
+    return op.divide(*means)
 
 
 def max_pool_values(node: Node) -> Any:

@@ -5,12 +5,17 @@ Converters have the interface of kiln.frontend.onnx.ops; they change attributes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from tvm import relax, tirx
+
 from kiln.config.sizes import ceil_div
-from kiln.frontend.onnx.node import Node
+from kiln.frontend.onnx.node import Node, part
+from kiln.frontend.onnx.pad import pad_by_copies
 from kiln.frontend.symbols import Extent, Symbols
+
+_SAME = ("SAME_UPPER", "SAME_LOWER")
 
 
 def windows_rounded_up(size: int, reach: int, stride: int, before: int, after: int) -> int:
@@ -44,24 +49,84 @@ def same_pads(
     return min(before), max(totals) - min(before)
 
 
-def with_pads(node: Node) -> Any:
+def _windows(node: Node) -> list[tuple[Extent, int, int, int]]:
+    """By spatial axis: its size, and the width, stride and dilation of the windows."""
+    spatial, attributes = node.shape(0)[2:], node.attributes
+    kernel = attributes.get("kernel_shape") or node.shape(1)[2:]
+    strides, dilations = (attributes.get(key) or [1] * len(spatial) for key in ("strides", "dilations"))
+    return list(zip(spatial, kernel, strides, dilations, strict=True))
+
+
+def with_pads(node: Node, mode_of_frame: str | None = None) -> Any:
     """Replace auto_pad of a convolution or a pooling by explicit pads, and leave the node to TVM.
 
-    TVM 0.27 computes the amounts for constant sizes only. Raises ValueError as `same_pads`.
+    TVM 0.27 computes the amounts for constant sizes only. mode_of_frame: as `framed`, which replaces the
+    input where the amount before an axis differs between sizes; None: it must not. Raises ValueError as
+    `same_pads`.
     """
     mode = node.text("auto_pad", "NOTSET")
-    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+    if mode not in _SAME:
         return None
-    spatial = node.shape(0)[2:]
-    kernel = node.attributes.get("kernel_shape") or node.shape(1)[2:]
-    strides = node.attributes.get("strides") or [1] * len(spatial)
-    dilations = node.attributes.get("dilations") or [1] * len(spatial)
-    pads = [
-        same_pads(mode, *axis, node.symbols) for axis in zip(spatial, kernel, strides, dilations, strict=True)
-    ]
+    pads, varying = [], []
+    for number, axis in enumerate(_windows(node)):
+        try:
+            pads.append(same_pads(mode, *axis, node.symbols))
+        except ValueError:
+            if mode_of_frame is None:
+                raise
+            pads.append((0, 0))
+            varying.append(number)
+    if varying and mode_of_frame is not None:
+        node.replaced[0] = framed(node, node.tensor(0), varying, mode_of_frame)
     del node.attributes["auto_pad"]
     node.attributes["pads"] = tuple(amount for side in zip(*pads, strict=True) for amount in side)
     return None
+
+
+def varying_axes(node: Node) -> list[int]:
+    """The spatial axes before which the amount of padding of auto_pad differs between sizes."""
+    mode = node.text("auto_pad", "NOTSET")
+    found = []
+    for number, axis in enumerate(_windows(node) if mode in _SAME else []):
+        try:
+            same_pads(mode, *axis, node.symbols)
+        except ValueError:
+            found.append(number)
+    return found
+
+
+def framed(node: Node, tensor: Any, axes: Sequence[int], mode: str) -> Any:
+    """`tensor` between the elements that auto_pad adds around the spatial `axes`, in amounts of the run.
+
+    The greatest amounts are added, and what a size does not need is cut. mode: of ONNX's Pad; `constant` adds
+    zeros, and `edge` repeats the elements at the edge.
+    """
+    windows, widths = _windows(node), [0] * (2 * len(tensor.ty.shape))
+    upper = node.text("auto_pad", "NOTSET") == "SAME_UPPER"
+    cuts = []
+    for axis in axes:
+        size, width, stride, dilation = windows[axis]
+        reach = (width - 1) * dilation + 1
+        before = reach // 2
+        total = tirx.max(tirx.IntImm("int64", reach - 1) - tirx.floormod(size - 1, stride), 0)
+        half = tirx.floordiv(total, 2)
+        begin = before - (half if upper else total - half)
+        length = (tirx.floordiv(size + stride - 1, stride) - 1) * stride + reach
+        widths[2 * axis + 4 : 2 * axis + 6] = before, reach
+        cuts.append((axis + 2, begin, begin + length))
+    if mode == "constant":
+        result = node.builder.emit(relax.op.nn.pad(tensor, widths))
+    else:
+        pairs = list(zip(widths[::2], widths[1::2], strict=True))
+        result = pad_by_copies(node, tensor, pairs, mode)
+    for cut in cuts:
+        result = node.builder.emit(part(result, *cut))
+    return result
+
+
+def conv(node: Node) -> Any:
+    """Conv: auto_pad is resolved here; TVM converts the node."""
+    return with_pads(node, "constant")
 
 
 def with_output_pads(node: Node) -> Any:
@@ -97,4 +162,4 @@ def with_output_pads(node: Node) -> Any:
     return None
 
 
-CONVERTERS: dict[str, Callable[[Node], Any]] = {"Conv": with_pads, "ConvTranspose": with_output_pads}
+CONVERTERS: dict[str, Callable[[Node], Any]] = {"Conv": conv, "ConvTranspose": with_output_pads}
