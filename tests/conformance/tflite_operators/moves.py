@@ -126,6 +126,10 @@ def _gathered(d: str) -> Iterator[OperatorCase]:
         [x, data(1, 2, 2, dtype=d, seed=5), Operand(np.array([1, 1, 1], "int32"))], y, "",
     )  # fmt: skip
     yield case(
+        "DYNAMIC_UPDATE_SLICE", f"{d}_rows",
+        [data(2, 5, 3, 8, dtype=d), data(1, 2, 3, 8, dtype=d, seed=5), held([1, 9, 0, 0], "int32")], y, "",
+    )  # fmt: skip
+    yield case(
         "DYNAMIC_UPDATE_SLICE", f"{d}_beyond",
         [x, data(1, 2, 2, dtype=d, seed=5), Operand(np.array([9, -1, 3], "int32"))], y, "",
     )  # fmt: skip

@@ -13,6 +13,7 @@ from onnx import helper
 from tvm import DataType, relax, te, tirx
 
 from kiln.frontend.onnx.node import Node, shape_expr
+from kiln.frontend.rows_written import rows_written
 
 op = relax.op
 _MOST_ROWS = 32  # of a determinant, whose elimination is unrolled
@@ -45,6 +46,15 @@ def tensor_scatter(node: Node) -> Any:
     emit = node.builder.emit
     write_indices = node.tensor(2) if node.has(2) else op.zeros(shape_expr([shape[0]]), "int64")
     starts = emit(op.astype(write_indices, "int64"))
+    if all(isinstance(extent, int) for extent in (*shape, *node.shape(1))):
+        offsets = relax.const(np.arange(count), "int64")
+        begin = emit(op.reshape(starts, [shape[0]] + [1] * axis))
+        positions = emit(op.add(begin, offsets))
+        if circular:
+            positions = emit(op.floor_mod(positions, relax.const(size, "int64")))
+        rows = rows_written(emit, node.tensor(0), node.tensor(1), {axis: positions}, (shape, node.shape(1)))
+        if rows is not None:
+            return rows
 
     def compute(cache: Any, update: Any, begin: Any) -> Any:
         def element(*indices: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from tvm import DataType, relax, te, tirx
 
+from kiln.frontend.rows_written import rows_written
 from kiln.frontend.tflite.operands import TfliteOperands, const
 
 op = relax.op
@@ -209,6 +210,17 @@ def dynamic_update_slice(node: TfliteOperands) -> Any:
     node.check_same_quantisation(0, 1)
     shape, update_shape = node.shape(0), node.shape(1)
     starts, update = node.emit(op.astype(node.raw(2), "int64")), node.raw(1)
+    places = {}
+    for axis, (size, length) in enumerate(zip(shape, update_shape, strict=True)):
+        if size != length:
+            start = node.emit(op.take(starts, const([axis], "int64"), 0))
+            start = node.emit(op.clip(start, 0, size - length))
+            places[axis] = node.emit(op.add(const(np.arange(length), "int64"), start))
+    ranks = {axis: [-1] + [1] * (max(places) - axis) for axis in places}
+    places = {axis: node.emit(op.reshape(place, ranks[axis])) for axis, place in places.items()}
+    written = rows_written(node.emit, node.raw(0), update, places, (shape, update_shape))
+    if written is not None:
+        return written
     inside: Any = None
     for axis, (size, length) in enumerate(zip(shape, update_shape, strict=True)):
         start = node.emit(op.take(starts, const([axis], "int64"), 0))
