@@ -92,6 +92,29 @@ def test_a_mean_along_the_dynamic_axis_alone_is_in_floats(tmp_path: Path) -> Non
         np.testing.assert_allclose(run([given], {"n": size})[0], expected, atol=1)
 
 
+@pytest.mark.parametrize(("aligned", "halves"), [(False, False), (True, False), (False, True)])
+def test_an_image_of_int16_and_of_a_dynamic_size_is_resized_in_integers(
+    aligned: bool, halves: bool, tmp_path: Path
+) -> None:
+    options = schema.ResizeBilinearOptionsT()
+    options.alignCorners, options.halfPixelCenters = aligned, halves
+    tensors = [
+        Tensor("x", (1, 6, 4, 3), "int16", 2**-12, signature=(1, -1, 4, 3)),
+        Tensor("size", (2,), "int32", data=np.array([7, 5], np.int32)),
+        Tensor("y", (1, 7, 5, 3), "int16", 2**-12),
+    ]
+    nodes = [Node(KINDS.RESIZE_BILINEAR, options, [0, 1], [2], version=3)]
+    path = write_graph(tmp_path / "m.tflite", tensors, nodes, [0], [2])
+    module, _ = imported(path, {"n": (1, 9)}, {"x": [1, "n", 4, 3]})
+    assert "float32" not in module["main"].script(show_meta=False)
+    run = runner(module)
+    for size in (1, 3, 9):
+        shape = (1, size, 4, 3)
+        given = np.random.default_rng(size).integers(-(1 << 15), 1 << 15, shape).astype("int16")
+        (expected,) = open_reference(path, "builtin_ref", [shape]).run([given])
+        np.testing.assert_array_equal(run([given], {"n": size})[0], expected)
+
+
 def every_other(path: Path) -> Path:
     """Every other column of x, whose number the graph computes from the shape of x."""
     held = [("first", 1), ("last", 2), ("step", 1)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 
-from kiln.frontend.tflite.operands import TfliteOperands, const
+from kiln.frontend.tflite.operands import TfliteOperands
 
 op = relax.op
+Expr = Any
 _BITS = 10  # of the fraction of a position in LiteRT's integer kernel
 
 
@@ -41,38 +41,51 @@ def resize(table: str, method: str) -> Callable[[TfliteOperands], Any]:
 def _in_integers(node: TfliteOperands, options: Any) -> Any:
     """RESIZE_BILINEAR of int16 as LiteRT computes it: positions with 10 fractional bits, one rounding.
 
-    With 65,536 levels the rounding of positions matters: it changes results by up to a hundred levels.
+    With 65,536 levels the rounding of positions matters: it changes results by up to a hundred levels. They
+    are computed from the image's sizes, one of which may be dynamic.
     """
     node.check_same_quantisation(0, 0)
-    mixed = node.bind(op.astype(node.raw(0), "int64"))
-    for axis in (1, 2):
-        below, above, weight = _places(node.shape(0)[axis], node.result_shape()[axis], options)
-        around = [-1 if other == axis else 1 for other in range(4)]
-        parts = [
-            op.multiply(
-                node.bind(op.take(mixed, const(places, "int64"), axis)), const(share.reshape(around), "int64")
-            )
-            for places, share in ((below, (1 << _BITS) - weight), (above, weight))
-        ]
-        mixed = node.bind(op.add(*map(node.bind, parts)))
-    # Half away from 0: the magnitude is rounded up.
-    half, shift = const(1 << (2 * _BITS - 1), "int64"), const(2 * _BITS, "int64")
-    magnitude = node.bind(op.right_shift(node.bind(op.add(node.bind(op.abs(mixed)), half)), shift))
-    negative = node.bind(op.less(mixed, const(0, "int64")))
-    return op.astype(node.bind(op.where(negative, node.bind(op.negative(magnitude)), magnitude)), "int16")
+    height, width = (_int64(size) for size in node.result_shape()[1:3])
+
+    def compute(x: Expr) -> Any:
+        def element(batch: Expr, row: Expr, column: Expr, channel: Expr) -> Expr:
+            rows = _places(row, x.shape[1], height, options)
+            columns = _places(column, x.shape[2], width, options)
+            terms = [
+                tirx.Cast("int64", x(batch, at_row, at_column, channel)) * (of_row * of_column)
+                for at_row, of_row in rows
+                for at_column, of_column in columns
+            ]
+            total = terms[0] + terms[1] + terms[2] + terms[3]
+            # Half away from 0: the magnitude is rounded up.
+            magnitude = (tirx.abs(total) + _int64(1 << (2 * _BITS - 1))) >> _int64(2 * _BITS)
+            return tirx.Cast("int16", tirx.Select(total < _int64(0), -magnitude, magnitude))
+
+        return te.compute((x.shape[0], height, width, x.shape[3]), element, name="resized")
+
+    return node.emit_te(compute, node.raw(0), name="resized")
 
 
-def _places(size: int, result: int, options: Any) -> tuple[Any, Any, Any]:
-    """The two places of an axis between which each result lies, and the weight of the second one."""
-    one = 1 << _BITS
-    apart = (size - 1, result - 1) if options.AlignCorners() and result > 1 else (size, result)
-    step = (one * apart[0] + apart[1] // 2) // apart[1]
-    positions = np.arange(result, dtype=np.int64) * step
+def _places(index: Expr, size: Expr, result: Expr, options: Any) -> list[tuple[Expr, Expr]]:
+    """The two places of an axis of `size` elements between which a result lies, with their weights."""
+    one, place = 1 << _BITS, tirx.Cast("int64", index)
+    aligned = options.AlignCorners() and int(result) > 1
+    apart, parts = (size - _int64(1), int(result) - 1) if aligned else (size, int(result))
+    step = tirx.floordiv(apart * _int64(one) + _int64(parts // 2), _int64(parts))
+    position = place * step
     if options.HalfPixelCenters():
-        positions += step // 2 - one // 2
-    below = np.clip(positions // one, 0, size - 1)
-    above = np.clip(-(-positions // one), 0, size - 1)
-    return below, above, positions - one * below
+        position = position + (step >> _int64(1)) - _int64(one // 2)
+
+    def inside(number: Expr) -> Expr:
+        return tirx.max(tirx.min(number >> _int64(_BITS), size - _int64(1)), _int64(0))
+
+    below, above = inside(position), inside(position + _int64(one - 1))
+    weight = position - below * _int64(one)
+    return [(below, _int64(one) - weight), (above, weight)]
+
+
+def _int64(value: int) -> Expr:
+    return tirx.IntImm("int64", int(value))
 
 
 CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
