@@ -18,6 +18,7 @@ from kiln.frontend.onnx.node import Node, extents, part, shape_expr
 from kiln.frontend.symbols import Extent, int64_of
 
 Pairs = Sequence[tuple[Extent, Extent]]
+_COPYING = ("reflect", "edge", "wrap")  # modes that repeat elements of the tensor
 
 
 def pad(node: Node) -> Any:
@@ -99,46 +100,59 @@ def _pad_by_constant(node: Node, result: Any, pairs: Pairs, fill: float) -> Any:
 def pad_by_copies(node: Node, result: Any, pairs: Pairs, mode: str) -> Any:
     """Padding by elements of the tensor: mirrored (reflect), of the edge (edge), or of the other end (wrap).
 
-    Raises ValueError for symbolic amounts, and for an axis that may be too short.
+    Raises ValueError for an unknown mode, and for an axis that may be too short.
     """
     shape = extents(result)
     for axis, (before, after) in enumerate(pairs):
-        if not isinstance(before, int) or not isinstance(after, int):
-            raise ValueError(f"mode {mode} with amounts {before} and {after} that depend on a size")
-        size = shape[axis]
-        least = max(before, after) + (mode == "reflect") if mode != "edge" else 1
-        if mode == "wrap" and not node.symbols.holds(size >= least):
-            result = _pad_by_wrapping(node, result, shape, axis, (before, after))
-            shape[axis] = node.symbols.simplify(before + size + after)
+        if all(_is_zero(amount) for amount in (before, after)):
             continue
-        too_small = node.symbols.exceeding(least, size)
-        if too_small is not None:
-            where = ", ".join(f"{dim} = {number}" for dim, number in too_small.items())
-            remedy = f", which fails with {where}: raise 'min' in 'dims'" if where else ""
-            raise ValueError(
-                f"mode {mode} by {before} and {after} of an axis of size {node.symbols.shown(size)}, "
-                f"allowed: at least {least}{remedy}"
-            )
-        # Positions of the copied elements; negative ones count from the end, as the size may be dynamic.
-        first = {"reflect": range(before, 0, -1), "edge": [0] * before, "wrap": range(-before, 0)}
-        last = {"reflect": range(-2, -2 - after, -1), "edge": [-1] * after, "wrap": range(after)}
-        if mode not in first:
-            raise ValueError(f"mode {mode}, known: constant, {', '.join(first)}")
-        copies = [
-            _elements_at(node, result, axis, size, list(positions)) for positions in (first[mode], last[mode])
-        ]
-        result = _with_padding(result, axis, (before, after), copies)
+        if mode not in _COPYING:
+            raise ValueError(f"mode {mode}, known: constant, {', '.join(_COPYING)}")
+        size = shape[axis]
+        amounts = (
+            [max(before, after)] if isinstance(before, int) and isinstance(after, int) else [before, after]
+        )
+        least = [1] if mode == "edge" else [amount + (mode == "reflect") for amount in amounts]
+        shorter = mode == "wrap" and not all(node.symbols.holds(size >= one) for one in least)
+        for one in () if shorter else least:
+            _check_length(node, mode, (before, after), size, one)
+        if shorter or not isinstance(before, int) or not isinstance(after, int):
+            result = _pad_by_places(node, result, shape, axis, (before, after), mode)
+        else:
+            # Positions of the copied elements; negative ones count from the end, as the size may be dynamic.
+            first = {"reflect": range(before, 0, -1), "edge": [0] * before, "wrap": range(-before, 0)}
+            last = {"reflect": range(-2, -2 - after, -1), "edge": [-1] * after, "wrap": range(after)}
+            copies = [
+                _elements_at(node, result, axis, size, list(positions))
+                for positions in (first[mode], last[mode])
+            ]
+            result = _with_padding(result, axis, (before, after), copies)
         shape[axis] = node.symbols.simplify(before + size + after)
     return result
 
 
-def _pad_by_wrapping(node: Node, data: Any, shape: Sequence[Extent], axis: int, pair: tuple[int, int]) -> Any:
-    """`data` of `shape`, repeated along an axis that may be shorter than the padding before and after."""
+def _check_length(node: Node, mode: str, pair: tuple[Extent, Extent], size: Extent, least: Extent) -> None:
+    """Raise ValueError, with the sizes of the dimensions, where an axis of `size` may be below `least`."""
+    too_small = node.symbols.exceeding(least, size)
+    if too_small is None:
+        return
+    where = ", ".join(f"{dim} = {number}" for dim, number in too_small.items())
+    remedy = f", which fails with {where}: raise 'min' in 'dims'" if where else ""
+    before, after, length, needed = map(node.symbols.shown, (*pair, size, least))
+    raise ValueError(
+        f"mode {mode} by {before} and {after} of an axis of size {length}, allowed: at least {needed}{remedy}"
+    )
+
+
+def _pad_by_places(
+    node: Node, data: Any, shape: Sequence[Extent], axis: int, pair: tuple[Extent, Extent], mode: str
+) -> Any:
+    """`data` of `shape`, padded along `axis` by amounts that depend on sizes, or repeated more than once."""
     before, after = pair
     sizes = [*shape[:axis], node.symbols.simplify(before + shape[axis] + after), *shape[axis + 1 :]]
 
     def read(indices: Any, x: Any) -> Any:
-        source = movement.padded_place(indices[axis], before, int64_of(shape[axis]), "wrap")
+        source = movement.padded_place(indices[axis], int64_of(before), int64_of(shape[axis]), mode)
         return x(*indices[:axis], source, *indices[axis + 1 :])
 
     return movement.move(node.builder, sizes, [node.builder.emit(data)], read, "pad")
