@@ -24,11 +24,12 @@ _TYPES = {
 class Tensor:
     """A tensor of a TFLite file.
 
-    scale: one number, or one per channel of `axis`. data: the values of a constant. signature: the shape with
-    -1 for dynamic axes; None if no axis is dynamic. variable: whether LiteRT keeps the values between runs.
+    name: None for a tensor without one. scale: one number, or one per channel of `axis`. data: values of a
+    constant. signature: the shape with -1 for dynamic axes; None if no axis is dynamic. variable: whether
+    LiteRT keeps the values between runs.
     """
 
-    name: str
+    name: str | None
     shape: Sequence[int]
     dtype: str = "float32"
     scale: float | Sequence[float] | npt.NDArray[np.float64] | None = None

@@ -23,7 +23,7 @@ from kiln.arrays import Array
 from kiln.errors import KilnError
 from kiln.frontend.onnx.plain_session import plain_session
 from kiln.frontend.quiet import quiet_stderr
-from kiln.frontend.tflite.files import builtin_of
+from kiln.frontend.tflite.files import builtin_of, tensor_name
 from kiln.golden.compare import ErrorLimits, compare
 
 _SHAPE_OF = {"Shape", "Size", "SHAPE", "RANK"}
@@ -200,7 +200,7 @@ def _tflite(path: Path, exact: Sequence[Array], padded: Sequence[Array]) -> Trac
         kind = opcode2name(builtin_of(code))
         reads = [str(index) for index in node.InputsAsNumpy() if index >= 0]
         writes = [str(index) for index in node.OutputsAsNumpy()]
-        name = graph.Tensors(int(writes[0])).Name().decode(errors="replace")
+        name = tensor_name(graph.Tensors(int(writes[0])))
         operators.append(Operator(kind, name, reads, writes))
     inputs = [str(index) for index in graph.InputsAsNumpy()]
 

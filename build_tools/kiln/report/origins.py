@@ -131,7 +131,7 @@ def _tflite_nodes(path: Path) -> Iterator[SourceNode]:
     import numpy as np
     import tflite
 
-    from kiln.frontend.tflite.files import builtin_of
+    from kiln.frontend.tflite.files import builtin_of, tensor_name
 
     model = tflite.Model.GetRootAsModel(path.read_bytes(), 0)
     graph = model.Subgraphs(0)
@@ -140,7 +140,7 @@ def _tflite_nodes(path: Path) -> Iterator[SourceNode]:
         return [] if isinstance(indices, int) else [int(index) for index in indices if index >= 0]
 
     def names(indices: Any) -> tuple[str, ...]:
-        return tuple(graph.Tensors(index).Name().decode() for index in listed(indices))
+        return tuple(tensor_name(graph.Tensors(index)) for index in listed(indices))
 
     for position in range(graph.OperatorsLength()):
         operator = graph.Operators(position)

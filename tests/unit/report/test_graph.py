@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from ai_edge_litert import schema_py_generated as schema
+from kiln.command_line.compare import tflite_probes
 from kiln.plan.schema import Plan
 from kiln.report import graph
 from kiln.report.measured import Measured, worst_rows
@@ -14,6 +16,9 @@ from kiln.tir.tuning_records import HEURISTICS, NotedRecords, TuningRecord
 from networks import normal, save_network
 from onnx import helper
 from plans import plan_of
+from tflite_files import Tensor, write
+
+OP = schema.BuiltinOperator
 
 _PORT = {"dtype": "float32", "shape": [1, 8], "bytes": 32}
 
@@ -160,6 +165,14 @@ def test_nodes_of_a_file(tmp_path: Path) -> None:
     ]  # fmt: skip
     onnx.load(path)
     assert source_nodes(tmp_path / "archive.pt2") == []
+
+
+def test_tensors_of_a_file_without_names(tmp_path: Path) -> None:
+    """Files may leave out names of tensors; operators are numbered."""
+    tensors = [Tensor(None, (1, 4)), Tensor(None, (1, 4))]
+    path = write(tmp_path / "m.tflite", tensors, OP.RELU, None, [0], [1])
+    assert source_nodes(path) == [SourceNode("operator 0", "RELU", ("",), ("",), 4)]
+    assert [probe.op for probe in tflite_probes.write(path, tmp_path / "probes.tflite")] == ["RELU"]
 
 
 def test_times_of_another_kernel_are_not_shown() -> None:

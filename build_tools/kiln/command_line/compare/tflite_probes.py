@@ -16,7 +16,7 @@ import tflite
 
 from kiln.command_line.compare.probe import Probe
 from kiln.errors import KilnError
-from kiln.frontend.tflite.files import builtin_of
+from kiln.frontend.tflite.files import builtin_of, tensor_name
 
 _OUTPUTS_SLOT = 8  # of the table SubGraph: 4 + 2 * the field's number
 _NOT_NUMBERS = (tflite.TensorType.STRING, tflite.TensorType.RESOURCE, tflite.TensorType.VARIANT)
@@ -55,8 +55,8 @@ def _probes(model: Any, graph: Any) -> tuple[list[Probe], list[int]]:
             tensor = graph.Tensors(int(index))
             if tensor.Type() in _NOT_NUMBERS:
                 continue
-            names = tuple(graph.Tensors(int(index)).Name().decode() for index in read)
-            probes.append(Probe(f"operator {position}", op, tensor.Name().decode(), names))
+            names = tuple(tensor_name(graph.Tensors(int(index))) for index in read)
+            probes.append(Probe(f"operator {position}", op, tensor_name(tensor), names))
             numbers.append(int(index))
     return probes, numbers
 

@@ -13,6 +13,7 @@ from kiln.frontend.counted import select, span
 from kiln.frontend.counted.suppression import Suppression, rows_and_count
 from kiln.frontend.counted.unique import distinct
 from kiln.frontend.symbols import Symbols
+from kiln.frontend.tflite.files import tensor_name
 from kiln.frontend.tflite.index_ops import IndexConverter
 
 # Operators that may read a tensor of counted size: converters of all other operators read sizes in the file.
@@ -150,7 +151,7 @@ class CountedConverter(IndexConverter):
         return self.bb.emit(relax.op.reshape(self.get_tensor_expr(tensor), [1]))
 
     def _name(self, tensor: Any) -> str:
-        return str(tensor.tensor.Name().decode())
+        return tensor_name(tensor.tensor)
 
     def _counted(self, op: Any) -> str:
         """The name of the tensor whose size is counted: the operator's first output."""

@@ -92,6 +92,15 @@ class Kinds:
         return len(codes) - 1
 
 
+def tensor_name(tensor: Any) -> str:
+    """The name of a tensor of the package `tflite`, with replacements for bytes that are not UTF-8.
+
+    Empty where the file gives none.
+    """
+    name: bytes = tensor.Name() or b""
+    return name.decode(errors="replace")
+
+
 def builtin_of(code: Any) -> int:
     """The number of the builtin operator of an OperatorCode of the package `tflite`.
 

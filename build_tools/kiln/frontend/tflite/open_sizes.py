@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kiln.frontend.tflite.files import tensor_name
 from kiln.frontend.tflite.ops import ShapeError
 
 
@@ -17,7 +18,7 @@ def asking_for_sizes(graph: Any, convert: Callable[[], Any]) -> Any:
     except ShapeError as error:
         tensors = [graph.Tensors(index) for index in graph.InputsAsNumpy()]
         open_inputs = [
-            tensor.Name().decode(errors="replace")
+            tensor_name(tensor)
             for tensor in tensors
             if np.any(np.asarray(tensor.ShapeSignatureAsNumpy()) < 0)
         ]
