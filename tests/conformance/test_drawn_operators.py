@@ -143,6 +143,16 @@ def test_nodes_that_no_seed_draws() -> None:
                               coordinate_transformation_mode=how))  # fmt: skip
     small = np.array([1, 1, 1, 0.1], "f4")
     cases.append(made("Resize", picture[..., :7], None, small))  # no element is left
+    huge = np.float64([[[1e300, -1e300, 1, 2]]])  # none of float32
+    places = np.interp(np.arange(8) / 2 - 0.25, np.arange(4), huge[0, 0]).reshape(1, 1, 8)
+    for mode, expected in (("nearest", np.repeat(huge, 2, -1)), ("linear", places)):
+        cases.append(made("Resize", huge, None, np.array([1, 1, 2], "f4"), expected=expected, mode=mode))
+    taps = rng.normal(size=(3, 2, 3)).astype("f4")
+    moved = np.zeros((2, 2, 18), "f4")  # elements after the result take the place of pads
+    for step, tap in np.ndindex(4, 3):
+        moved[..., 2 * step + 4 * tap] += x[..., step] @ taps[..., tap]
+    window = {"pads": [1, 2], "strides": [2], "output_padding": [3], "dilations": [4]}
+    cases.append(made("ConvTranspose", x, taps, expected=moved[..., 1:16], **window))
     beyond = np.float32([1.5, -1.5, 127.9, 128, -129, 255.9, 256, 300, 32768, -32769, 65536, 2e9, -2e9, 0])
     for kind in ("INT8", "UINT8", "INT16", "UINT16", "INT32"):  # the low bits of an int32
         cases.append(made("Cast", beyond, to=getattr(TensorProto, kind)))

@@ -43,7 +43,8 @@ def resize(node: Node) -> Any:
         raise ValueError(f"mode {mode} of {dtype}, allowed: floats, or mode nearest; insert Casts around it")
     if not _is_known(node, coordinates):
         return _resize_in_run(node, _rule(node, mode, coordinates, rounding))
-    if rounding == SIMPLE or not _fits_resize2d(node, shape, coordinates):
+    # resize2d computes in float32.
+    if rounding == SIMPLE or dtype == "float64" or not _fits_resize2d(node, shape, coordinates):
         return _resize_axes(node, _rule(node, mode, coordinates, rounding))
     sizes = node.known_elements(3) if node.has(3) else _sizes_from_scales(node, shape)
     if sizes is None:

@@ -136,7 +136,7 @@ def with_output_pads(node: Node) -> Any:
     """
     output_shape = node.attributes.get("output_shape")
     if not output_shape:
-        return None
+        return _with_less_output_padding(node)
     spatial = node.shape(0)[2:]
     if len(output_shape) == len(spatial) + 2:
         output_shape = output_shape[2:]
@@ -159,6 +159,33 @@ def with_output_pads(node: Node) -> Any:
         after.append(large if upper else small)
     attributes.pop("auto_pad", None)
     attributes["pads"], attributes["output_padding"] = tuple(before + after), tuple(extra)
+    return None
+
+
+def _with_less_output_padding(node: Node) -> Any:
+    """Let elements after a transposed convolution replace its pads there, and leave the node to TVM.
+
+    TVM 0.27 allows output_padding below the stride. Raises ValueError where more than that is left.
+    """
+    attributes, rank = node.attributes, len(node.shape(0)) - 2
+    extra = [int(amount) for amount in attributes.get("output_padding") or [0] * rank]
+    strides = [int(stride) for stride in attributes.get("strides") or [1] * rank]
+    is_small = all(amount < stride for amount, stride in zip(extra, strides, strict=True))
+    mode = node.text("auto_pad", "NOTSET")
+    if is_small or mode not in ("NOTSET", "VALID"):
+        return None
+    attributes.pop("auto_pad", None)
+    given = attributes.get("pads") if mode == "NOTSET" else None
+    pads = [int(amount) for amount in given or [0] * 2 * rank]
+    for axis, stride in enumerate(strides):
+        taken = min(extra[axis], pads[rank + axis])
+        pads[rank + axis], extra[axis] = pads[rank + axis] - taken, extra[axis] - taken
+        if extra[axis] >= stride:
+            raise ValueError(
+                f"output_padding {extra[axis] + taken} of an axis with stride {stride} and {taken} of pads "
+                f"after it, allowed: at most {stride - 1 + taken}; Pad the result instead"
+            )
+    attributes["pads"], attributes["output_padding"] = tuple(pads), tuple(extra)
     return None
 
 
