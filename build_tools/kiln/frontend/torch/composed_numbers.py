@@ -97,6 +97,7 @@ def polygamma(n: int, self: Any) -> Any:
 
     if n == 0:
         return torch.digamma(self)
+    self = self if self.is_floating_point() else self.to(torch.get_default_dtype())
     reflected = self < 0.5
     x = torch.where(reflected, 1 - self, self)
     value = (-1) ** (n + 1) * math.factorial(n) * _zeta_of_integer(n + 1, x)
@@ -130,6 +131,7 @@ def zeta(self: Any, other: Any) -> Any:
     import torch
 
     kind = torch.result_type(self, other)
+    kind = kind if kind.is_floating_point else torch.get_default_dtype()
     s, q = torch.broadcast_tensors(self.to(kind), other.to(kind))
     safe = torch.where((s > 1) & (q > 0), s, torch.full_like(s, 2.0))
     start = torch.where(q > 0, q, torch.ones_like(q))

@@ -1,4 +1,4 @@
-"""Programs whose numbers, such as a factor or a shift, are dynamic sizes, as programs of other operators.
+"""Calls whose numbers, such as a factor or a shift, are dynamic sizes, by other operators.
 
 PyTorch's exporter stores these numbers as attributes: it fails, or, for adaptive pools, takes the numbers of
 the example that the program was exported with.
@@ -6,63 +6,19 @@ the example that the program was exported with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kiln.frontend.torch.library import graphs_of
-from kiln.frontend.torch.present import aten as own_operators
-from kiln.frontend.torch.present import present
+from kiln.frontend.torch.replaced import Replacement
 
 
-def without_dynamic_numbers(program: Any) -> Any:
-    """`program`, an ExportedProgram, with other operators in place of those with a dynamic size as a number.
-
-    The program itself where it has none.
-    """
-    rules = present(_rules(own_operators()))
-    found = {
-        node.target
-        for graph in graphs_of(program)
-        for node in graph.nodes
-        if node.op == "call_function" and node.target in rules and _has_number(node)
-    }
-    if not found:
-        return program
-    try:
-        return program.run_decompositions({target: _rule(rules[target]) for target in found})
-    except Exception:  # PyTorch cannot trace some programs again; the exporter says what it does not know
-        return program
-
-
-def _has_number(node: Any) -> bool:
-    """Whether a call may have a dynamic number: one among its arguments, or a size of its first one."""
+def _applies(operator: Any, values: Sequence[Any]) -> bool:
+    """Whether a call has a dynamic number: one among its arguments, or a size of its first one."""
     import torch
 
-    leaves = torch.utils._pytree.tree_leaves((node.args, node.kwargs))
-    values = [leaf.meta.get("val") for leaf in leaves if isinstance(leaf, torch.fx.Node)]
     return any(isinstance(value, (torch.SymInt, torch.SymFloat)) for value in values) or (
-        "adaptive_avg_pool" in str(node.target) and _is_dynamic(values[0])
+        "adaptive_avg_pool" in str(operator) and not all(isinstance(size, int) for size in values[0].shape)
     )
-
-
-def _is_dynamic(tensor: Any) -> bool:
-    return not all(isinstance(size, int) for size in tensor.shape)
-
-
-def _rule(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """`rule` for calls with a dynamic number or of a dynamic size, PyTorch's own way for others."""
-    import torch
-
-    def applied(*arguments: Any, **keywords: Any) -> Any:
-        leaves = torch.utils._pytree.tree_leaves((arguments, keywords))
-        dynamic = any(
-            isinstance(leaf, (torch.SymInt, torch.SymFloat))
-            or (isinstance(leaf, torch.Tensor) and _is_dynamic(leaf))
-            for leaf in leaves
-        )
-        return rule(*arguments, **keywords) if dynamic else NotImplemented
-
-    return applied
 
 
 def _rules(aten: Any) -> Mapping[Any, Callable[..., Any]]:
@@ -73,10 +29,10 @@ def _rules(aten: Any) -> Mapping[Any, Callable[..., Any]]:
         aten.addmm.default: lambda x, a, b, beta=1, alpha=1: _sum(x, a.matmul(b), beta, alpha),
         aten.addmv.default: lambda x, a, b, beta=1, alpha=1: _sum(x, a.matmul(b), beta, alpha),
         aten.addbmm.default: lambda x, a, b, beta=1, alpha=1: _sum(x, a.matmul(b).sum(0), beta, alpha),
-        aten.leaky_relu.default: _leaky_relu,
-        aten.elu.default: _elu,
-        aten.celu.default: lambda x, alpha=1.0: _elu(x, alpha, 1, 1 / alpha),
-        aten.softplus.default: _softplus,
+        aten.leaky_relu.default: leaky_relu,
+        aten.elu.default: elu,
+        aten.celu.default: lambda x, alpha=1.0: elu(x, alpha, 1, 1 / alpha),
+        aten.softplus.default: softplus,
         aten.hardtanh.default: lambda x, low=-1, high=1: x.clamp(low, high),
         aten.scatter.value: _scatter_value,
         aten.roll.default: _roll,
@@ -92,19 +48,22 @@ def _sum(x: Any, product: Any, beta: Any, alpha: Any) -> Any:
     return x * beta + product * alpha
 
 
-def _leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
+def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
+    """aten::leaky_relu by comparison and product."""
     import torch
 
     return torch.where(x > 0, x, x * negative_slope)
 
 
-def _elu(x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
+def elu(x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
+    """aten::elu by its formula."""
     import torch
 
     return torch.where(x > 0, x * scale, (x * input_scale).expm1() * alpha * scale)
 
 
-def _softplus(x: Any, beta: Any = 1, threshold: Any = 20) -> Any:
+def softplus(x: Any, beta: Any = 1, threshold: Any = 20) -> Any:
+    """aten::softplus by its formula."""
     import torch
 
     scaled = x * beta
@@ -148,3 +107,6 @@ def _adaptive_avg_pool(x: Any, output_size: Any) -> Any:
         x = x.movedim(axis, -1) @ (inside.to(x.dtype) / (end - begin)).to(x.dtype).transpose(0, 1)
         x = x.movedim(-1, axis)
     return x
+
+
+DYNAMIC_NUMBERS = Replacement(_applies, _rules)

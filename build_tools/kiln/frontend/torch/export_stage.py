@@ -22,22 +22,28 @@ from kiln.frontend.torch.complex_numbers import without_complex
 from kiln.frontend.torch.composed import composed
 from kiln.frontend.torch.convolutions import convolutions
 from kiln.frontend.torch.diagonals import without_diagonal_writes
-from kiln.frontend.torch.dynamic_numbers import without_dynamic_numbers
+from kiln.frontend.torch.dynamic_numbers import DYNAMIC_NUMBERS
+from kiln.frontend.torch.exact_numbers import EXACT_NUMBERS
 from kiln.frontend.torch.fixed_sizes import check_sizes, dynamic_axes
 from kiln.frontend.torch.groups import grouped
 from kiln.frontend.torch.ignored_options import ignored_options
+from kiln.frontend.torch.integers import INTEGERS
 from kiln.frontend.torch.kept_buffers import with_kept_buffers
 from kiln.frontend.torch.library import load_torch, open_archive, quiet_torch, reason
+from kiln.frontend.torch.losses import LOSSES
 from kiln.frontend.torch.matrices import matrices
+from kiln.frontend.torch.output_types import cast_outputs, output_types
 from kiln.frontend.torch.present import present
 from kiln.frontend.torch.promotion import with_explicit_types
 from kiln.frontend.torch.quantised import quantised
 from kiln.frontend.torch.recurrent import any_length, recurrent
+from kiln.frontend.torch.replaced import replaced
 from kiln.frontend.torch.resizes import resizes
 from kiln.frontend.torch.scans import scans
 from kiln.frontend.torch.special import special
 from kiln.frontend.torch.translations import translations
 from kiln.frontend.torch.unconverted import unconverted
+from kiln.frontend.torch.without_axes import WITHOUT_AXES
 from kiln.frontend.torch.writes import writes
 from kiln.stages.model import ExportStage
 
@@ -62,7 +68,9 @@ def convert(path: Path, tools: str = "") -> bytes:
     try:
         with quiet_torch(), torch.no_grad(), any_length(), composed():
             program, buffers = with_kept_buffers(opened)
-            program = without_dynamic_numbers(without_diagonal_writes(without_checks(program)))
+            dtypes = output_types(program)
+            program = without_diagonal_writes(without_checks(program))
+            program = replaced(program, DYNAMIC_NUMBERS, EXACT_NUMBERS, INTEGERS, LOSSES, WITHOUT_AXES)
             program = without_complex(program)
             program = with_explicit_types(program)
             from onnxscript import optimizer
@@ -86,6 +94,8 @@ def convert(path: Path, tools: str = "") -> bytes:
     _check(path, exported.exported_program or program)
     check_sizes(path, axes, exported.exported_program)
     widen_indices(model.graph)
+    cast_outputs(model.graph, dtypes)
+    _restore_inputs(model.graph, program.graph_signature.user_inputs)
     _strip(model)
     names = _output_names(opened, len(model.graph.output) - len(buffers))
     kept = _name_state(model, buffers, names)
@@ -204,6 +214,17 @@ def widen_indices(graph: Any) -> None:
         )
         node.input[1] = wide
         graph.node.insert(position, cast)
+
+
+def _restore_inputs(graph: Any, names: Sequence[Any]) -> None:
+    """Give inputs their names: the exporter calls an input that is a result of a node like that node."""
+    if len(names) != len(graph.input):
+        return
+    changes = {value.name: str(name) for value, name in zip(graph.input, names, strict=True)}
+    changes = {old: new for old, new in changes.items() if old != new}
+    for value in graph.input:
+        value.name = changes.get(value.name, value.name)
+    _apply(graph, changes)
 
 
 def _output_names(program: Any, count: int) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kiln.frontend.torch.onnx_steps import like
 from kiln.frontend.torch.present import aten as own_operators
 
 _INT64 = 7  # of ONNX's element types
@@ -115,14 +116,14 @@ def histc(self: Any, bins: int = 100, least: float = 0.0, greatest: float = 0.0)
     from onnxscript import opset18 as op
 
     numbers = op.Reshape(self, op.Constant(value_ints=[-1]))
-    low, high = (op.CastLike(op.Constant(value_float=float(limit)), self) for limit in (least, greatest))
-    zero, one = (op.CastLike(op.Constant(value_float=number), self) for number in (0.0, 1.0))
+    low, high = (like(limit, self) for limit in (least, greatest))
+    zero, one = (like(number, self) for number in (0.0, 1.0))
     if least == greatest:
         low, high = op.ReduceMin(numbers, keepdims=0), op.ReduceMax(numbers, keepdims=0)
         single = op.Equal(low, high)
         low, high = op.Where(single, op.Sub(low, one), low), op.Where(single, op.Add(high, one), high)
     inside = op.And(op.GreaterOrEqual(numbers, low), op.LessOrEqual(numbers, high))
-    scale = op.CastLike(op.Constant(value_float=float(bins)), self)
+    scale = like(bins, self)
     place = op.Div(op.Mul(op.Sub(op.Where(inside, numbers, low), low), scale), op.Sub(high, low))
     index = op.Min(op.Cast(place, to=_INT64), op.Constant(value_int=bins - 1))
     empty = op.Expand(zero, op.Constant(value_ints=[bins]))

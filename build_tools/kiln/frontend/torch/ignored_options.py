@@ -9,7 +9,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kiln.frontend.torch.onnx_steps import like
+from kiln.frontend.torch.exact_numbers import is_rounded
+from kiln.frontend.torch.onnx_steps import ints, like
 from kiln.frontend.torch.present import aten as own_operators
 
 _FLOAT64 = 11  # of ONNX's element types
@@ -21,7 +22,7 @@ def ignored_options() -> Mapping[Any, Callable[..., Any]]:
     return {
         aten.avg_pool2d.default: avg_pool(2),
         aten.avg_pool3d.default: avg_pool(3),
-        aten.cross_entropy_loss.default: cross_entropy,
+        aten._native_batch_norm_legit_no_training.default: batch_norm,
         aten.elu.default: elu,
         aten.scalar_tensor.default: scalar_tensor,
         aten.linalg_vector_norm.default: vector_norm,
@@ -82,32 +83,34 @@ def scalar_tensor(
 def vector_norm(
     self: Any, order: float = 2, dim: Sequence[int] | None = None, keepdim: bool = False, dtype: int = -1
 ) -> Any:
-    """aten::linalg_vector_norm, whose exporter drops `keepdim` without `dim`; a number has one norm."""
+    """aten::linalg_vector_norm, whose exporter drops `keepdim` without `dim`; a number has one norm.
+
+    Orders of float64 keep their digits.
+    """
+    from onnxscript import opset18 as op
     from onnxscript.function_libs.torch_lib.ops.linalg import aten_linalg_vector_norm
 
     rank = len(self.shape)
     if rank == 0:
         return aten_linalg_vector_norm(self, order, None, False, dtype)
+    if self.dtype == _FLOAT64 and is_rounded(1 / order if order else 0.0):
+        reduced = ints(*(range(rank) if dim is None else dim))
+        sums = op.ReduceSum(op.Pow(op.Abs(self), like(order, self)), reduced, keepdims=int(keepdim))
+        return op.Pow(sums, like(1 / order, self))
     axes = list(range(rank)) if dim is None and keepdim else dim
     return aten_linalg_vector_norm(self, order, axes, keepdim, dtype)
 
 
-def cross_entropy(
-    self: Any,
-    target: Any,
-    weight: Any = None,
-    reduction: int = 1,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-) -> Any:
-    """aten::cross_entropy_loss. Raises ValueError with `label_smoothing`, which ONNX's has not."""
-    from onnxscript.function_libs.torch_lib.ops.nn import aten_cross_entropy_loss
+def batch_norm(
+    self: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> tuple[Any, Any, Any]:
+    """aten::_native_batch_norm_legit_no_training; the statistics that training alone has are empty."""
+    from onnxscript import opset18 as op
+    from onnxscript.function_libs.torch_lib.ops.core import aten_native_batch_norm
 
-    if label_smoothing:
-        raise ValueError(
-            f"cross_entropy with label_smoothing={label_smoothing}; leave it out, it is for training"
-        )
-    return aten_cross_entropy_loss(self, target, weight, reduction, ignore_index)
+    made = aten_native_batch_norm(self, weight, bias, running_mean, running_var, False, momentum, eps)[0]
+    empty = op.Expand(like(0, self), ints(0))
+    return made, empty, empty
 
 
 def elu(self: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+_FLOAT64 = 11  # of ONNX's element types
+
 
 def ints(*values: int) -> Any:
     """A constant of one axis, int64."""
@@ -15,8 +17,12 @@ def ints(*values: int) -> Any:
 
 def like(value: float, tensor: Any) -> Any:
     """The scalar constant `value`, of the type of `tensor`."""
+    import numpy as np
+    import onnx_ir
     from onnxscript import opset18 as op
 
+    if tensor.dtype == _FLOAT64:  # attributes of ONNX are float32
+        return op.Constant(value=onnx_ir.tensor(np.array(value, np.float64)))
     return op.CastLike(op.Constant(value_float=float(value)), tensor)
 
 

@@ -1,6 +1,7 @@
 """Functions of numbers that PyTorch's exporter to ONNX lacks, or computes by differences that cancel.
 
-lgamma, digamma, erfinv, erfcx, i0, hypot, copysign, and rrelu, which outside training is a leaky ReLU.
+lgamma, digamma, erfinv, erfcx, i0, hypot, copysign, atan2 with zeros and infinities, and rrelu, which outside
+training is a leaky ReLU.
 
 Each function is traced by the exporter. Errors are a few units of the last place of float32, of the
 result or of 1 where that is greater.
@@ -64,6 +65,7 @@ def special() -> Mapping[Any, Callable[..., Any]]:
         aten.rrelu_with_noise_functional.default: rrelu,
         aten.hypot.default: hypot,
         aten.copysign.Tensor: copysign,
+        aten.atan2.default: atan2,
     }
 
 
@@ -114,8 +116,10 @@ def digamma(self: Any) -> Any:
     square = op.Div(one, op.Mul(high, high))
     tail = _polynomial(square, (-1 / 252, 1 / 120, -1 / 12, 0))
     logarithm = op.Sub(op.Add(op.Sub(op.Log(high), op.Div(like(0.5, x), high)), tail), sums)
-    part = op.Mul(op.Sub(self, op.Floor(self)), like(math.pi, self))
-    return op.Where(reflected, op.Sub(logarithm, op.Div(like(math.pi, self), op.Tan(part))), logarithm)
+    rest = op.Sub(self, op.Floor(self))
+    slope = op.Div(like(math.pi, self), op.Tan(op.Mul(rest, like(math.pi, self))))
+    below = op.Where(op.Equal(rest, like(0, self)), like(math.nan, self), op.Sub(logarithm, slope))
+    return op.Where(reflected, below, logarithm)
 
 
 def erfinv(self: Any) -> Any:
@@ -188,10 +192,31 @@ def copysign(self: Any, other: Any) -> Any:
     """aten::copysign: the magnitude of one number with the sign of another, also of its zero."""
     from onnxscript import opset18 as op
 
-    zero = like(0, other)
-    below = op.Less(op.Where(op.Equal(other, zero), op.Div(like(1, other), other), other), zero)
     size = op.Abs(self)
-    return op.Where(below, op.Neg(size), size)
+    return op.Where(_has_minus(other), op.Neg(size), size)
+
+
+def _has_minus(x: Any) -> Any:
+    """Whether numbers have the sign of negative ones, also zeros."""
+    from onnxscript import opset18 as op
+
+    zero = like(0, x)
+    return op.Less(op.Where(op.Equal(x, zero), op.Div(like(1, x), x), x), zero)
+
+
+def atan2(self: Any, other: Any) -> Any:
+    """aten::atan2: the angle from -pi to pi of (other, self); zeros have signs, too."""
+    from onnxscript import opset18 as op
+
+    y, x = op.Abs(self), op.Abs(other)
+    most, least = op.Max(y, x), op.Min(y, x)
+    ratio = op.Div(least, op.Where(op.Equal(most, like(0, self)), like(1, self), most))
+    ratio = op.Where(op.Equal(least, like(math.inf, self)), like(1, self), ratio)
+    angle = op.Atan(ratio)
+    angle = op.Where(op.Greater(y, x), op.Sub(like(math.pi / 2, self), angle), angle)
+    angle = op.Where(_has_minus(other), op.Sub(like(math.pi, self), angle), angle)
+    angle = op.Where(_has_minus(self), op.Neg(angle), angle)
+    return op.Where(op.Or(op.IsNaN(self), op.IsNaN(other)), like(math.nan, self), angle)
 
 
 def _polynomial(x: Any, factors: Sequence[float]) -> Any:

@@ -5,7 +5,7 @@ Here each row is added (or compared, for the mode `max`) into the result of its 
 any number of bags and of rows. scatter_reduce with the mode `mean`: the exporter writes the last value for
 each position instead of the mean. Floor divisions of dynamic sizes: the exporter writes ONNX's division,
 which rounds a negative quotient up. Squeeze of an axis that has other sizes than 1, which changes nothing in
-PyTorch, and is an error in ONNX.
+PyTorch, and is an error in ONNX. Copies of tensors that are broadcast: the exporter does not.
 """
 
 from __future__ import annotations
@@ -30,10 +30,19 @@ def translations() -> Mapping[Any, Callable[..., Any]]:
         aten._embedding_bag.default: embedding_bag,
         aten._embedding_bag_forward_only.default: embedding_bag,
         aten.scatter_reduce.two: scatter_reduce,
+        aten.copy.default: copy,
         operator.floordiv: floor_division,
         aten.squeeze.dim: squeeze,
         aten.squeeze.dims: squeeze,
     }
+
+
+def copy(self: Any, src: Any, non_blocking: bool = False) -> Any:
+    """aten::copy: `src` in the shape and the type of `self`; the exporter leaves it in its own shape."""
+    from onnxscript import opset18 as op
+
+    made = op.CastLike(src, self)
+    return made if list(src.shape) == list(self.shape) else op.Expand(made, op.Shape(self))
 
 
 def squeeze(self: Any, dim: int | Sequence[int]) -> Any:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kiln.frontend.torch.onnx_steps import ints
+from kiln.frontend.torch.onnx_steps import ints, like
 from kiln.frontend.torch.present import aten as own_operators
 
 _BOOL, _INT32, _INT64 = 9, 6, 7  # of ONNX's element types
@@ -59,7 +59,7 @@ def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: int | None = None) -> 
         return op.ReduceSum(away, last, keepdims=0)
     if p == 2:
         return op.Sqrt(op.ReduceSum(op.Mul(away, away), last, keepdims=0))
-    power, root = (op.CastLike(op.Constant(value_float=number), x1) for number in (p, 1 / p))
+    power, root = (like(number, x1) for number in (p, 1 / p))
     return op.Pow(op.ReduceSum(op.Pow(away, power), last, keepdims=0), root)
 
 
