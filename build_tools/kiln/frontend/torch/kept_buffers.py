@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kiln.errors import KilnError
+from kiln.frontend.torch.present import aten as own_operators
 
 
 def with_kept_buffers(program: Any) -> tuple[Any, dict[str, Any]]:
@@ -27,10 +28,11 @@ def with_kept_buffers(program: Any) -> tuple[Any, dict[str, Any]]:
     if not writes and not program.graph_signature.buffers_to_mutate:
         return program, {}
     functional = program.run_decompositions({})
-    names = list(functional.graph_signature.buffers_to_mutate.values())
-    if not names:
+    changed = functional.graph_signature.buffers_to_mutate
+    if not changed:
         return program, {}
-    _check_mode(functional, names)
+    _check_mode(functional, changed)
+    names = list(changed.values())
     tensors = {**functional.constants, **functional.state_dict}
     return _pure(torch, functional, names), {name: tensors[name] for name in names}
 
@@ -60,8 +62,8 @@ def _viewed(torch: Any, node: Any) -> Any:
 def _cast_copies(torch: Any, program: Any) -> None:
     """Cast what a copy writes to the type of the tensor that it is written to.
 
-    PyTorch 2.13 forgets the cast when it makes a program functional; tests/conformance/test_torch.py would
-    pass without this function once it does not.
+    PyTorch 2.13 forgets the cast when it makes a program functional; tests/conformance/test_torch_state.py
+    would pass without this function once it does not.
     """
     aten = torch.ops.aten
     for node in program.graph.find_nodes(op="call_function", target=aten.copy_.default):
@@ -89,6 +91,8 @@ def merge_constants(program: Any) -> None:
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
     writes = [target for node in program.graph.nodes for target in _written_arguments(torch, node)]
     written = {_viewed(torch, target) for target in writes}
+    if not written:
+        return
     tensors = {**program.constants, **program.state_dict}
     buffers = {
         _memory(tensors[spec.target]): nodes[spec.arg.name] for spec in specs if spec.kind == kinds.BUFFER
@@ -110,16 +114,22 @@ def _memory(tensor: Any) -> tuple[Any, ...]:
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
-def _check_mode(program: Any, names: list[str]) -> None:
-    """Raise KilnError where statistics of batch normalisation are among the buffers `names`."""
-    statistics = [
-        name for name in names if name.endswith(("running_mean", "running_var", "num_batches_tracked"))
-    ]
-    if statistics:
-        raise KilnError(
-            f"the module was exported in training mode: it changes its buffer '{statistics[0]}' in each run; "
-            "call module.eval() before torch.export.export"
-        )
+def _check_mode(program: Any, buffers: Mapping[str, str]) -> None:
+    """Raise KilnError where a buffer has statistics of batch normalisation; `buffers`: by output its name."""
+    for value in program.graph.output_node().args[0]:
+        name = buffers.get(getattr(value, "name", ""))
+        operands = value.all_input_nodes if name else []
+        if any(operand.target in _statistics() for operand in operands):
+            raise KilnError(
+                f"the module was exported in training mode: it changes its buffer '{name}' in each run; "
+                "call module.eval() before torch.export.export"
+            )
+
+
+def _statistics() -> tuple[Any, ...]:
+    """The operators that compute new statistics of batch normalisation."""
+    aten = own_operators()
+    return (aten._native_batch_norm_legit_functional.default, aten._batch_norm_with_update_functional.default)
 
 
 def _pure(torch: Any, program: Any, names: list[str]) -> Any:
