@@ -95,8 +95,10 @@ def fits_in_place(state: Kept, tensors: Mapping[str, TensorRecord], steps: Seque
 
 def copies_in_place(state: Kept, tensors: Mapping[str, TensorRecord], step: Step) -> bool:
     """Whether `step` copies the old value to the new one, which `fits_in_place`: the memory is the same."""
-    ends = [root_of(tensors, name) for name in step.tensors[:2]]
-    return bool(step.copies) and ends == [state.before, state.made]
+    ends = step.tensors[:2]
+    whole = all(tensors[name].bytes == state.place.bytes for name in ends)
+    roots = [root_of(tensors, name) for name in ends]
+    return bool(step.copies) and whole and roots == [state.before, state.made]
 
 
 def _element_wise(state: Kept, tensors: Mapping[str, TensorRecord], step: Step, reads: int) -> bool:
