@@ -87,7 +87,12 @@ class _Known:
 
 
 def _multiplies_floats(func: tirx.PrimFunc) -> bool:
-    """Whether a kernel multiplies floats of 32 or 64 bits, or of fewer, which are computed in 32."""
+    """Whether a kernel reads floats first and multiplies floats: of 32 or 64 bits, or computed in 32.
+
+    A kernel that reads integers first multiplies floats only to scale its results.
+    """
+    if "float" not in str(func.params[0].dtype):
+        return False
     float_products = []
 
     def on_product(node: tirx.Mul) -> None:

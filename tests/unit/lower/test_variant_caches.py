@@ -34,6 +34,7 @@ def test_float_kernels_are_the_same_for_all_caches() -> None:
         ("float32", lambda x: op.matmul(x, const(np.ones((24, 24), "float32"))), True),
         ("float32", op.nn.relu, False),
         ("int32", lambda x: op.multiply(x, x), False),
+        ("int8", lambda x: op.multiply(op.astype(x, "float32"), const(0.5)), False),
     ],
 )
 def test_kernels_of_a_variant_with_fused_multiply_add(dtype: str, operator: Any, has_own: bool) -> None:
