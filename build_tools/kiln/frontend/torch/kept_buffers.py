@@ -6,6 +6,7 @@ ONNX drops what a program writes to them.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,8 +25,9 @@ def with_kept_buffers(program: Any) -> tuple[Any, dict[str, Any]]:
 
     _cast_copies(torch, program)
     merge_constants(program)
-    writes = any(_written_arguments(torch, node) for node in program.graph.nodes)
-    if not writes and not program.graph_signature.buffers_to_mutate:
+    names_of_buffers = program.graph_signature.inputs_to_buffers
+    writes_buffers = any(node.name in names_of_buffers for node in _written(torch, program))
+    if not writes_buffers and not program.graph_signature.buffers_to_mutate:
         return program, {}
     functional = program.run_decompositions({})
     changed = functional.graph_signature.buffers_to_mutate
@@ -49,13 +51,22 @@ def _written_arguments(torch: Any, node: Any) -> list[Any]:
     return [item for item in torch.utils._pytree.tree_leaves(arguments) if isinstance(item, torch.fx.Node)]
 
 
+def _written(torch: Any, program: Any) -> set[Any]:
+    """The nodes of `program` that make the tensors to whose memory it writes, outside of branches."""
+    writes = [target for node in program.graph.nodes for target in _written_arguments(torch, node)]
+    return {_viewed(torch, target) for target in writes}
+
+
 def _viewed(torch: Any, node: Any) -> Any:
     """The node of the tensor whose memory the tensor of `node` is in: the operand of views and of writes."""
-    while isinstance(node.target, torch._ops.OpOverload) and node.args:
+    while node.target is operator.getitem or isinstance(node.target, torch._ops.OpOverload):
+        if node.target is operator.getitem:
+            node = node.args[0]
+            continue
         returned = node.target._schema.returns
-        if not returned or returned[0].alias_info is None or not isinstance(node.args[0], torch.fx.Node):
+        if not returned or returned[0].alias_info is None or not node.all_input_nodes:
             break
-        node = node.args[0]
+        node = node.all_input_nodes[0]
     return node
 
 
@@ -89,8 +100,7 @@ def merge_constants(program: Any) -> None:
     kinds = torch.export.graph_signature.InputKind
     specs = program.graph_signature.input_specs
     nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
-    writes = [target for node in program.graph.nodes for target in _written_arguments(torch, node)]
-    written = {_viewed(torch, target) for target in writes}
+    written = _written(torch, program)
     if not written:
         return
     tensors = {**program.constants, **program.state_dict}
