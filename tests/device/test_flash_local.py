@@ -51,7 +51,7 @@ def test_only_what_is_new_is_copied(desk: DeviceStages, bundles: Pair) -> None:
 def test_back_and_no_further(desk: DeviceStages, bundles: Pair) -> None:
     assert "no bundle of 'tiny' is installed there" in desk.installed("rollback").stderr
     desk.flashed(bundles[0])
-    assert "there is no bundle of 'tiny' before" in desk.installed("rollback").stderr
+    assert "no bundle of 'tiny' earlier than" in desk.installed("rollback").stderr
     desk.flashed(bundles[1])
     assert desk.installed("rollback").returncode == 0 and in_use(desk.folder) == bundles[0].id
     done = desk.installed("rollback")

@@ -151,7 +151,7 @@ def test_a_crash_is_one_line_that_names_the_log(project: StandInProject) -> None
     done = project.scons(*RESNET, FAKE_CRASH="emit-objects")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "aarch64/resnet: emit-objects: crashed: RuntimeError: out of ideas" in done.stderr
-    log = Path(done.stderr.split("all of it: ")[1].rstrip(")\n"))
+    log = Path(done.stderr.split("(log: ")[1].rstrip(")\n"))
     assert "Traceback" in (project.folder / log).read_text()
     done = project.scons(*RESNET, FAKE_SIGNAL="emit-objects")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
