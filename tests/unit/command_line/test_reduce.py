@@ -29,6 +29,12 @@ def operators(path: Path) -> list[str]:
     return [node.op_type for node in onnx.load(str(path)).graph.node]
 
 
+def wrong_split(place: Destination) -> Compared:
+    """A comparison in which the first output of Split is beyond its limit."""
+    row = Row(Probe("split", "Split", "left"), "v", difference(np.ones(2), np.zeros(2), ErrorLimits()))
+    return Compared("net", place.named, "host CPU", [row], [])
+
+
 def test_an_error_of_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever contains the node Relu cannot be built: that node alone remains."""
 
@@ -117,9 +123,7 @@ def test_quantised_strict_stays_only_where_it_is_what_fails(
         build(name, place.named)
         if "quantised" in Path(name).read_text(errors="ignore") and len(strict) > 0:
             raise KilnError("part: quantised: strict: the model has no quantised tensor")
-        figures = difference(np.ones(2), np.zeros(2), ErrorLimits())
-        row = Row(Probe("split", "Split", "left"), "v", figures)
-        return Compared("net", place.named, "host CPU", [row], [])
+        return wrong_split(place)
 
     values = {name: np.zeros((2, 4), np.float32) for name in ("x", "scaled", "positive")}
     monkeypatch.setattr(reduce, "build_copy", build)
@@ -138,9 +142,7 @@ def test_a_part_that_cannot_be_built_is_not_the_wrong_tensor(
     def compare(name: str, place: Destination, inputs: Path | None) -> Compared:
         if operators(Path(name)) == ["Split"]:
             raise KilnError("part: weights: the model has no weights of at least 4 KiB")
-        figures = difference(np.ones(2), np.zeros(2), ErrorLimits())
-        row = Row(Probe("split", "Split", "left"), "v", figures)
-        return Compared("net", place.named, "host CPU", [row], [])
+        return wrong_split(place)
 
     values = {name: np.zeros((2, 4), np.float32) for name in ("x", "scaled", "positive")}
     monkeypatch.setattr(reduce, "compare_model", compare)

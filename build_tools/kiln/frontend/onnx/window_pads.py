@@ -67,15 +67,11 @@ def with_pads(node: Node, mode_of_frame: str | None = None) -> Any:
     mode = node.text("auto_pad", "NOTSET")
     if mode not in _SAME:
         return None
-    pads, varying = [], []
-    for number, axis in enumerate(_windows(node)):
-        try:
-            pads.append(same_pads(mode, *axis, node.symbols))
-        except ValueError:
-            if mode_of_frame is None:
-                raise
-            pads.append((0, 0))
-            varying.append(number)
+    varying = [] if mode_of_frame is None else varying_axes(node)
+    pads = [
+        (0, 0) if number in varying else same_pads(mode, *axis, node.symbols)
+        for number, axis in enumerate(_windows(node))
+    ]
     if varying and mode_of_frame is not None:
         node.replaced[0] = framed(node, node.tensor(0), varying, mode_of_frame)
     del node.attributes["auto_pad"]

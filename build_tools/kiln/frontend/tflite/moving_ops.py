@@ -210,12 +210,15 @@ def dynamic_update_slice(node: TfliteOperands) -> Any:
     node.check_same_quantisation(0, 1)
     shape, update_shape = node.shape(0), node.shape(1)
     starts, update = node.emit(op.astype(node.raw(2), "int64")), node.raw(1)
-    places = {}
+    firsts = []
     for axis, (size, length) in enumerate(zip(shape, update_shape, strict=True)):
-        if size != length:
-            start = node.emit(op.take(starts, const([axis], "int64"), 0))
-            start = node.emit(op.clip(start, 0, size - length))
-            places[axis] = node.emit(op.add(const(np.arange(length), "int64"), start))
+        start = node.emit(op.take(starts, const([axis], "int64"), 0))
+        firsts.append(node.emit(op.clip(start, 0, size - length)))
+    places = {
+        axis: node.emit(op.add(const(np.arange(length), "int64"), firsts[axis]))
+        for axis, length in enumerate(update_shape)
+        if length != shape[axis]
+    }
     ranks = {axis: [-1] + [1] * (max(places) - axis) for axis in places}
     places = {axis: node.emit(op.reshape(place, ranks[axis])) for axis, place in places.items()}
     written = rows_written(node.emit, node.raw(0), update, places, (shape, update_shape))
@@ -223,9 +226,7 @@ def dynamic_update_slice(node: TfliteOperands) -> Any:
         return written
     inside: Any = None
     for axis, (size, length) in enumerate(zip(shape, update_shape, strict=True)):
-        start = node.emit(op.take(starts, const([axis], "int64"), 0))
-        start = node.emit(op.clip(start, 0, size - length))
-        offsets = node.emit(op.subtract(const(np.arange(size), "int64"), start))
+        offsets = node.emit(op.subtract(const(np.arange(size), "int64"), firsts[axis]))
         within = op.logical_and(
             op.greater_equal(offsets, const(0, "int64")), op.less(offsets, const(length, "int64"))
         )

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kiln.frontend.torch.onnx_steps import ints, like
+from kiln.frontend.torch.onnx_steps import ints, like, places_along
 from kiln.frontend.torch.present import aten as own_operators
 from kiln.frontend.torch.translations import scatter_reduce
 from kiln.frontend.torch.unconverted import cdist
@@ -82,12 +82,7 @@ def _flat(sizes: Sequence[int], which: Sequence[Sequence[int]]) -> list[int]:
 
 def index_reduce(self: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True) -> Any:
     """aten::index_reduce: `source` is reduced into the places `index` [n] of an axis of `self`."""
-    from onnxscript import opset18 as op
-
-    rank = len(self.shape)
-    others = [axis for axis in range(rank) if axis != dim % rank]
-    wide = op.Unsqueeze(index, ints(*others)) if others else index
-    places = op.Expand(wide, op.Shape(source))
+    places = places_along(dim, index, source, len(self.shape))
     return scatter_reduce(self, dim, places, source, reduce, include_self)
 
 

@@ -34,9 +34,9 @@ def with_kept_buffers(program: Any) -> tuple[Any, dict[str, Any]]:
     if not changed:
         return program, {}
     _check_mode(functional, changed)
-    names = list(changed.values())
     tensors = {**functional.constants, **functional.state_dict}
-    return _pure(torch, functional, names), {name: tensors[name] for name in names}
+    buffers = {name: tensors[name] for name in changed.values()}
+    return _pure(torch, functional, buffers), buffers
 
 
 def _written_arguments(torch: Any, node: Any) -> list[Any]:
@@ -86,7 +86,7 @@ def _cast_copies(torch: Any, program: Any) -> None:
                 )
             cast.meta["val"] = value.to(to.dtype)
             node.update_arg(1, cast)
-    program.graph_module.recompile()
+            program.graph_module.recompile()
 
 
 def merge_constants(program: Any) -> None:
@@ -142,15 +142,15 @@ def _statistics() -> tuple[Any, ...]:
     return (aten._native_batch_norm_legit_functional.default, aten._batch_norm_with_update_functional.default)
 
 
-def _pure(torch: Any, program: Any, names: list[str]) -> Any:
-    """`program`, which is functional, with the buffers `names` as its last inputs and last outputs."""
+def _pure(torch: Any, program: Any, buffers: Mapping[str, Any]) -> Any:
+    """`program`, which is functional, with `buffers`, first values by name, as last inputs and outputs."""
     from torch.export.exported_program import ExportedProgram
     from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 
     signature, graph = program.graph_signature, program.graph
     nodes = {node.name: node for node in graph.find_nodes(op="placeholder")}
     by_name = {spec.target: spec for spec in signature.input_specs if spec.kind == InputKind.BUFFER}
-    kept = [by_name[name] for name in names]
+    kept = [by_name[name] for name in buffers]
     rest = [spec for spec in signature.input_specs if spec not in kept]
     last = list(nodes.values())[-1]
     for spec in kept:
@@ -163,22 +163,21 @@ def _pure(torch: Any, program: Any, names: list[str]) -> Any:
         spec.target: (spec, value) for spec, value in results if spec.kind == OutputKind.BUFFER_MUTATION
     }
     others = [(spec, value) for spec, value in results if spec.kind != OutputKind.BUFFER_MUTATION]
-    ordered = [*others, *(new_values[name] for name in names)]
-    for name in names:
+    ordered = [*others, *(new_values[name] for name in buffers)]
+    for name in buffers:
         new_values[name][0].kind, new_values[name][0].target = OutputKind.USER_OUTPUT, None
     output.args = (tuple(value for _, value in ordered),)
     program.graph_module.recompile()
     inputs = [spec.arg.name for spec in kept]
-    tensors = {**program.constants, **program.state_dict}
     return ExportedProgram(
         root=program.graph_module,
         graph=graph,
         graph_signature=ExportGraphSignature([*rest, *kept], [spec for spec, _ in ordered]),
-        state_dict={name: value for name, value in program.state_dict.items() if name not in names},
+        state_dict={name: value for name, value in program.state_dict.items() if name not in buffers},
         range_constraints=program.range_constraints,
         module_call_graph=_calls(torch, program, inputs),
-        example_inputs=_examples(program, dict(zip(inputs, [tensors[name] for name in names], strict=True))),
-        constants={name: value for name, value in program.constants.items() if name not in names},
+        example_inputs=_examples(program, dict(zip(inputs, buffers.values(), strict=True))),
+        constants={name: value for name, value in program.constants.items() if name not in buffers},
         verifiers=program.verifiers,
     )
 

@@ -33,6 +33,18 @@ def cut(x: Any, axis: int, begin: int, end: int) -> Any:
     return op.Slice(x, ints(begin), ints(end), ints(axis))
 
 
+def places_along(axis: int, index: Any, values: Any, rank: int) -> Any:
+    """The indices with which ScatterElements writes `values` at the places `index` [n] of `axis`.
+
+    `values` has `rank` axes, 1 or more, and n elements along `axis`.
+    """
+    from onnxscript import opset18 as op
+
+    others = [other for other in range(rank) if other != axis % rank]
+    wide = op.Unsqueeze(index, ints(*others)) if others else index
+    return op.Expand(wide, op.Shape(values))
+
+
 def moved_last(x: Any, axis: int, rank: int) -> tuple[Any, Callable[[Any], Any]]:
     """x [of `rank` axes] with `axis` as the last one, and the function that moves it back."""
     from onnxscript import opset18 as op

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kiln.frontend.torch.onnx_steps import ints
+from kiln.frontend.torch.onnx_steps import ints, places_along
 from kiln.frontend.torch.present import aten as own_operators
 
 _BOOL = 9  # of ONNX's element types
@@ -59,7 +59,5 @@ def _written(self: Any, axis: int, index: Any, values: Any, reduction: str) -> A
     """self with `values`, as long as `index` [n] along `axis` and of the sizes of self along the others."""
     from onnxscript import opset18 as op
 
-    others = [other for other in range(len(self.shape)) if other != axis]
-    wide = op.Unsqueeze(index, ints(*others)) if others else index
-    places = op.Expand(wide, op.Shape(values))
+    places = places_along(axis, index, values, len(self.shape))
     return op.ScatterElements(self, places, values, axis=axis, reduction=reduction)
