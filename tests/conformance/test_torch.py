@@ -46,8 +46,11 @@ class Branch(nn.Module):
         return x if x.sum() > 0 else -x
 
 class Input(nn.Module):
-    def forward(self, x):
-        return x.add_(1)
+    """Writes to rows of one input, and to all of another one, which it returns too."""
+
+    def forward(self, x, cache, place):
+        cache.index_copy_(1, place, x[:, None] * 2)
+        return {"mean": cache.mean(1), "x": x.add_(1)}
 
 @dataclasses.dataclass
 class Given:
@@ -133,7 +136,10 @@ def arguments(): return nn.Linear(3, 4), (torch.ones(2, 3), torch.ones(1))
 def sizes(): return nn.Linear(3, 4), (torch.ones(2, 5),)
 def branch(): return Branch(), (torch.ones(3),)
 def failing(): raise ValueError("of two\\nlines")
-def changed_input(): return Input(), (torch.ones(2),)
+def changed_inputs():
+    torch.manual_seed(0)
+    rows = {0: Dim("rows", max=4)}
+    return Input(), (torch.randn(2, 3), torch.randn(2, 5, 3), torch.tensor([2])), (rows, rows, None)
 
 def training():
     return torch.export.export(Net().train(), (torch.randn(2, 3, 16, 8), torch.ones(2, 1)))
@@ -174,6 +180,14 @@ def test_a_function_is_built_with_its_dimensions(folder: Path) -> None:
     again = build(folder, "model=nets:dynamic_sizes")
     assert "kiln: dynamic_sizes: trace nets:dynamic_sizes" in again.stdout
     assert "export" not in again.stdout, "the same module is not converted again"
+
+
+def test_new_values_of_inputs_that_a_module_writes_are_outputs(folder: Path) -> None:
+    done = build(folder, "model=nets:changed_inputs", "test")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    manifest = read_json(folder / "build/host/changed_inputs/manifest.json")
+    assert [port["name"] for port in manifest["inputs"]] == ["x", "cache", "place"]
+    assert [port["name"] for port in manifest["outputs"]] == ["mean", "x_out", "x_next", "cache_next"]
 
 
 def test_own_classes_of_arguments_and_results(folder: Path) -> None:
@@ -246,7 +260,6 @@ def test_an_archive_is_built_and_a_yaml_narrows_it(folder: Path) -> None:
         ("branch", "a branch or a shape depends on the values of a tensor"),
         ("branch", "nets.py:"),
         ("failing", "the function failed: ValueError: of two lines ("),
-        ("changed_input", "the module changes its input 'x' when it runs"),
         (
             "training",
             "exported in training mode: it changes its buffer 'norm.running_mean' in each run",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kiln.errors import KilnError
+from kiln.frontend.torch.replaced import Replacement, replaced
 
 from conformance.test_torch import build
 
@@ -133,3 +136,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_operators_that_kiln_composes(folder: Path, name: str) -> None:
     done = build(folder, f"model=nets:{name}", "test")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+def test_a_program_that_cannot_be_traced_again_is_refused() -> None:
+    """What the exporter would convert wrongly is not left to it."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch onnxscript")
+
+    class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return x.ceil() + 1
+
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("no such sizes")
+
+    program = torch.export.export(Net(), (torch.ones(2),))
+    always = Replacement(lambda *_: True, lambda aten: {aten.ceil.default: fails})
+    with pytest.raises(KilnError, match=r"without aten\.ceil\.default.*RuntimeError: no such sizes"):
+        replaced(program, always)

@@ -189,6 +189,8 @@ class Kinds(nn.Module):
         made += [7 // (m + 1), 7.5 // (m + 1), -7 // (m + 1), (m - 2) // 2, (m - 2.5) // 0.7, (m - 2) // 1.5]
         made += [torch.softmax(m, -1, dtype=torch.float32), torch.log_softmax(half, -1, dtype=torch.float32)]
         made += [torch.pow(m, x.abs()), torch.stack((m.int(), m)), torch.copysign(x, -1.0)]
+        short, odd = m.short(), m > 2
+        made += [short.amax(1), short @ short.mT, few.cumsum(1, dtype=few.dtype), odd.amin(0), short * short]
         normal = torch.distributions.Normal(x, x.abs() + 0.1)
         chosen = torch.distributions.Categorical(logits=x)
         return *made, normal.log_prob(x * 0.5), chosen.entropy(), chosen.probs

@@ -213,7 +213,7 @@ class Torch(Reference):
     """PyTorch on one CPU thread: the operators of the exported program, one after the other."""
 
     def __init__(self, path: Path) -> None:
-        program, _ = with_kept_buffers(open_archive(path))
+        program, *_ = with_kept_buffers(open_archive(path))
         from torch.utils import _pytree
 
         self._module, self.has_levels = program.module(), has_levels(program)

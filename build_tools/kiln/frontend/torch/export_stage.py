@@ -15,6 +15,7 @@ from typing import Any
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.frontend.onnx.kept_state import write_state
+from kiln.frontend.torch.allowed_types import with_allowed_types
 from kiln.frontend.torch.bits import bits
 from kiln.frontend.torch.checks import without_checks
 from kiln.frontend.torch.choices import choices
@@ -67,7 +68,7 @@ def convert(path: Path, tools: str = "") -> bytes:
 
     try:
         with quiet_torch(), torch.no_grad(), any_length(), composed():
-            program, buffers = with_kept_buffers(opened)
+            program, written, buffers = with_kept_buffers(opened)
             dtypes = output_types(program)
             program = without_diagonal_writes(without_checks(program))
             program = replaced(program, DYNAMIC_NUMBERS, EXACT_NUMBERS, INTEGERS, LOSSES, WITHOUT_AXES)
@@ -94,10 +95,13 @@ def convert(path: Path, tools: str = "") -> bytes:
     _check(path, exported.exported_program or program)
     check_sizes(path, axes, exported.exported_program)
     widen_indices(model.graph)
+    with_allowed_types(model)
     cast_outputs(model.graph, dtypes)
     _restore_inputs(model.graph, program.graph_signature.user_inputs)
     _strip(model)
-    names = _output_names(opened, len(model.graph.output) - len(buffers))
+    names = _output_names(opened, len(model.graph.output) - len(written) - len(buffers))
+    names += [f"{name}_next" for name in written]
+    _copy_last_outputs(model.graph, len(written) + len(buffers))
     kept = _name_state(model, buffers, names)
     _rename_outputs(model, [*names, *kept])
     try:
@@ -113,8 +117,6 @@ def _name_state(model: Any, buffers: Mapping[str, Any], outputs: Sequence[str]) 
 
     `outputs`: names of the other outputs. Returns the names of the new values.
     """
-    import onnx
-
     graph, entries = model.graph, {}
     first = len(graph.input) - len(buffers)
     others = {*outputs, *(value.name for value in graph.input[:first])}
@@ -123,10 +125,8 @@ def _name_state(model: Any, buffers: Mapping[str, Any], outputs: Sequence[str]) 
         name = f"{buffer}.kept" if buffer in others else buffer
         changes[graph.input[index].name] = name
         result = graph.output[index - len(graph.input)]
-        # A new value may be an output or an input, too.
         new = f"{name}.next"
-        graph.node.append(onnx.helper.make_node("Identity", [result.name], [new], f"{new}.copy"))
-        result.name = new
+        changes[result.name] = new
         numbers = value.float() if value.is_floating_point() else value
         uniform = numbers.numel() > 0 and bool((numbers == numbers.flatten()[:1]).all())
         initial = numbers.flatten()[0].item() if uniform else numbers.tolist()
@@ -136,6 +136,17 @@ def _name_state(model: Any, buffers: Mapping[str, Any], outputs: Sequence[str]) 
         value.name = changes.get(value.name, value.name)
     write_state(model, entries)
     return [entry["output"] for entry in entries.values()]
+
+
+def _copy_last_outputs(graph: Any, count: int) -> None:
+    """Copy the last `count` outputs, new values of inputs and buffers: they may be outputs or inputs, too."""
+    import onnx
+
+    for index in range(len(graph.output) - count, len(graph.output)):
+        result = graph.output[index]
+        copy = f"{result.name}.{index}.copy"
+        graph.node.append(onnx.helper.make_node("Identity", [result.name], [copy], copy))
+        result.name = copy
 
 
 def _translations() -> dict[Any, Any]:
@@ -160,21 +171,13 @@ def _translations() -> dict[Any, Any]:
 
 
 def _check(path: Path, program: Any) -> None:
-    """Raise KilnError for a program that changes its buffers or its inputs."""
-    signature = program.graph_signature
-    for what, changed, remedy in (
-        ("buffer", signature.buffers_to_mutate, "return the new value as an output, and give it as an input"),
-        (
-            "input",
-            getattr(signature, "user_inputs_to_mutate", {}),
-            "write to a copy of it (x.clone()), or return the new value as an output, to be an input",
-        ),
-    ):
-        if changed:
-            raise KilnError(
-                f"{path}: the module changes its {what} '{next(iter(changed.values()))}' when it runs; "
-                f"{remedy} of the next run"
-            )
+    """Raise KilnError for a program that still changes a buffer, which is none of its state."""
+    changed = program.graph_signature.buffers_to_mutate
+    if changed:
+        raise KilnError(
+            f"{path}: the module changes its buffer '{next(iter(changed.values()))}' when it runs; return "
+            "the new value as an output, and give it as an input of the next run"
+        )
 
 
 _UNKNOWN = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.:]+)', overload='(\w+)'")

@@ -1,7 +1,7 @@
 """Makes the buffers that a program writes inputs and outputs, so that Kiln keeps them from run to run.
 
 A cache of keys and values, a counter or the last samples of a stream are such buffers. PyTorch's exporter to
-ONNX drops what a program writes to them.
+ONNX drops what a program writes to them, and to its inputs, whose new values become outputs too.
 """
 
 from __future__ import annotations
@@ -14,29 +14,32 @@ from kiln.errors import KilnError
 from kiln.frontend.torch.present import aten as own_operators
 
 
-def with_kept_buffers(program: Any) -> tuple[Any, dict[str, Any]]:
-    """`program`, an ExportedProgram, as a function without side effects, and the buffers that it wrote.
+def with_kept_buffers(program: Any) -> tuple[Any, list[str], dict[str, Any]]:
+    """`program`, an ExportedProgram, as a function without side effects, and what it wrote.
 
-    The new program takes the buffers after its other inputs, and returns their new values after its other
-    outputs; the dictionary has their first values by name, in order. A program that writes no buffer is
-    returned as it is. Raises KilnError for a program in training mode, whose statistics change in each run.
+    The new program takes the buffers that it wrote after its inputs. It returns after its other outputs the
+    new values of the inputs that it wrote, whose names are the list, and then those of the buffers: the
+    dictionary has their first values by name, in order. A program that writes neither is returned as it is.
+    Raises KilnError for a program in training mode, whose statistics change in each run.
     """
     import torch
 
     _cast_copies(torch, program)
     merge_constants(program)
-    names_of_buffers = program.graph_signature.inputs_to_buffers
-    writes_buffers = any(node.name in names_of_buffers for node in _written(torch, program))
-    if not writes_buffers and not program.graph_signature.buffers_to_mutate:
-        return program, {}
+    signature = program.graph_signature
+    names = {*signature.inputs_to_buffers, *signature.user_inputs}
+    writes = any(node.name in names for node in _written(torch, program))
+    if not writes and not signature.buffers_to_mutate and not signature.user_inputs_to_mutate:
+        return program, [], {}
     functional = program.run_decompositions({})
     changed = functional.graph_signature.buffers_to_mutate
-    if not changed:
-        return program, {}
+    inputs = list(dict.fromkeys(functional.graph_signature.user_inputs_to_mutate.values()))
+    if not changed and not inputs:
+        return program, [], {}
     _check_mode(functional, changed)
     tensors = {**functional.constants, **functional.state_dict}
     buffers = {name: tensors[name] for name in changed.values()}
-    return _pure(torch, functional, buffers), buffers
+    return _pure(torch, functional, inputs, buffers), inputs, buffers
 
 
 def _written_arguments(torch: Any, node: Any) -> list[Any]:
@@ -142,8 +145,11 @@ def _statistics() -> tuple[Any, ...]:
     return (aten._native_batch_norm_legit_functional.default, aten._batch_norm_with_update_functional.default)
 
 
-def _pure(torch: Any, program: Any, buffers: Mapping[str, Any]) -> Any:
-    """`program`, which is functional, with `buffers`, first values by name, as last inputs and outputs."""
+def _pure(torch: Any, program: Any, written: list[str], buffers: Mapping[str, Any]) -> Any:
+    """`program`, which is functional, with `buffers`, first values by name, as last inputs and outputs.
+
+    The new values of the inputs `written` are outputs before those.
+    """
     from torch.export.exported_program import ExportedProgram
     from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 
@@ -159,13 +165,15 @@ def _pure(torch: Any, program: Any, buffers: Mapping[str, Any]) -> Any:
         spec.kind, spec.target, spec.persistent = InputKind.USER_INPUT, None, None
     output = graph.output_node()
     results = list(zip(signature.output_specs, output.args[0], strict=True))
-    new_values = {
-        spec.target: (spec, value) for spec, value in results if spec.kind == OutputKind.BUFFER_MUTATION
-    }
-    others = [(spec, value) for spec, value in results if spec.kind != OutputKind.BUFFER_MUTATION]
-    ordered = [*others, *(new_values[name] for name in buffers)]
-    for name in buffers:
-        new_values[name][0].kind, new_values[name][0].target = OutputKind.USER_OUTPUT, None
+    of_inputs, of_buffers = (
+        {spec.target: (spec, value) for spec, value in results if spec.kind == kind}
+        for kind in (OutputKind.USER_INPUT_MUTATION, OutputKind.BUFFER_MUTATION)
+    )
+    new_values = [*(of_inputs[name] for name in written), *(of_buffers[name] for name in buffers)]
+    changes = {id(spec) for spec, _ in new_values}
+    ordered = [*((spec, value) for spec, value in results if id(spec) not in changes), *new_values]
+    for spec, _ in new_values:
+        spec.kind, spec.target = OutputKind.USER_OUTPUT, None
     output.args = (tuple(value for _, value in ordered),)
     program.graph_module.recompile()
     inputs = [spec.arg.name for spec in kept]
@@ -175,15 +183,15 @@ def _pure(torch: Any, program: Any, buffers: Mapping[str, Any]) -> Any:
         graph_signature=ExportGraphSignature([*rest, *kept], [spec for spec, _ in ordered]),
         state_dict={name: value for name, value in program.state_dict.items() if name not in buffers},
         range_constraints=program.range_constraints,
-        module_call_graph=_calls(torch, program, inputs),
+        module_call_graph=_calls(torch, program, inputs, len(new_values)),
         example_inputs=_examples(program, dict(zip(inputs, buffers.values(), strict=True))),
         constants={name: value for name, value in program.constants.items() if name not in buffers},
         verifiers=program.verifiers,
     )
 
 
-def _calls(torch: Any, program: Any, inputs: list[str]) -> list[Any]:
-    """The call graph of `program` with keyword arguments `inputs` and as many results more."""
+def _calls(torch: Any, program: Any, inputs: list[str], count: int) -> list[Any]:
+    """The call graph of `program` with keyword arguments `inputs` and `count` results more."""
     from dataclasses import replace
 
     pytree = torch.utils._pytree
@@ -192,7 +200,7 @@ def _calls(torch: Any, program: Any, inputs: list[str]) -> list[Any]:
     positional, keywords = pytree.tree_unflatten(list(range(call.in_spec.num_leaves)), call.in_spec)
     in_spec = pytree.tree_structure((positional, {**keywords, **dict.fromkeys(inputs, 0)}))
     returned = pytree.tree_unflatten([0] * call.out_spec.num_leaves, call.out_spec)
-    out_spec = pytree.tree_structure((returned, (0,) * len(inputs)))
+    out_spec = pytree.tree_structure((returned, (0,) * count))
     argument_names = call.forward_arg_names and [*call.forward_arg_names, *inputs]
     changed = replace(call, in_spec=in_spec, out_spec=out_spec, forward_arg_names=argument_names)
     return [replace(first, signature=changed), *others]

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kiln.frontend.torch.library import graphs_of
+from kiln.errors import KilnError
+from kiln.frontend.torch.library import graphs_of, reason
 from kiln.frontend.torch.present import aten as own_operators
 from kiln.frontend.torch.present import present
 
@@ -27,7 +28,11 @@ class Replacement:
 
 
 def replaced(program: Any, *replacements: Replacement) -> Any:
-    """`program`, an ExportedProgram, after all `replacements`; the program itself where none applies."""
+    """`program`, an ExportedProgram, after all `replacements`; the program itself where none applies.
+
+    Raises KilnError with the operators where PyTorch cannot trace the program again: the exporter would
+    convert them to something else.
+    """
     import torch
 
     leaves_of = torch.utils._pytree.tree_leaves
@@ -57,6 +62,12 @@ def replaced(program: Any, *replacements: Replacement) -> Any:
         table = {target: guarded(target, rules[target], replacement) for target in found}
         try:
             program = program.run_decompositions(table)
-        except Exception:  # PyTorch cannot trace some programs again; the exporter says what it does not know
-            continue
+        except KilnError:
+            raise
+        except Exception as error:  # PyTorch raises exceptions of many types
+            names = ", ".join(sorted(str(target) for target in found))
+            raise KilnError(
+                f"PyTorch cannot trace the program again, without {names}, which its exporter would convert "
+                f"wrongly here: {reason(error)}"
+            ) from error
     return program
