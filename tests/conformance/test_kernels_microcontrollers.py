@@ -30,6 +30,10 @@ def _cases() -> Iterator[Case]:
         yield Case((1, 1100), (1100, 5), ("int8", "uint8")[number % 2], x=x, w=w, heavy=number > 2)
         yield Case((1, 5, 4, 67), (3, 3, 67, 6), ("uint8", "int8")[number % 2], x=x, w=w, heavy=number < 3)
     yield Case((3, 520), (520, 4), x="least", w="most")
+    # One row whose blocks are a loop, of an even and an odd number of them.
+    yield Case((1, 257), (257, 8), w="wide")
+    yield Case((1, 176), (176, 5))
+    yield Case((1, 103), (103, 4), "int16")
     # Short reductions, and runs of every length up to two quads or vectors and more.
     yield Case((1, 9, 9, 1), (3, 3, 1, 7), stride=2)
     yield Case((1, 9, 9, 1), (3, 3, 1, 4), "uint8", w="wide")

@@ -45,6 +45,7 @@ from kiln.lower.pointwise import pointwise
 from kiln.lower.prefetch import look_ahead
 from kiln.lower.prepare import explicit_padding, free_reshapes, safe_indices, store_quantised
 from kiln.lower.recompute import recompute
+from kiln.lower.recurrent_steps import in_steps
 from kiln.lower.resized_images import fuse_interpolations, keep_transposes_separate
 from kiln.lower.schema import PatchRecord
 from kiln.lower.shared_elements import shared_elements
@@ -240,9 +241,10 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
 
 
 def patches(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
-    """Run the first layers on one part of the image after another if RAM is limited."""
+    """Compute parts of images, if RAM is limited, and of sequences, without an operating system, in turn."""
     mod, lowering.patched = in_patches(mod, lowering.ram_limit)
-    return mod
+    freestanding = lowering.target is not None and lowering.target.deployment == "freestanding"
+    return in_steps(mod) if freestanding else mod
 
 
 def pools(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:

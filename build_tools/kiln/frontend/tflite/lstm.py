@@ -17,6 +17,7 @@ from kiln.frontend.tflite.sequences import ACTIVATIONS, activated, run_steps
 
 op = relax.op
 _GATES = "ifco"  # in the order of the operator's inputs: input, forget, cell, output
+_ORDER = "iofc"  # in the operator `recurrent`
 _NORMS = 20  # the first input of the coefficients of layer norms
 
 
@@ -65,31 +66,39 @@ class LstmLayer:
         ends = [(units * index, units * index + units) for index in range(count)]
         return [self._node.bind(op.strided_slice(products, [1], [low], [high])) for low, high in ends]
 
-    def _sequence_products(self, x: Any, second: Any) -> Any:
-        """The sequences times their weights, which each step adds to the gates: [T, B, gates * units]."""
+    def _sequence_products(self, x: Any, second: Any, order: str) -> Any:
+        """The sequences times their weights, which each step adds to the gates: [T, B, gates * units].
+
+        order: the gates, as their columns follow each other.
+        """
+        node = self._node
+        steps, batch, _ = (int(size) for size in x.ty.shape)
+        products = self._product(x, self._base, order)
+        if self._aux is not None:
+            products = node.bind(op.add(products, self._product(second, self._aux, order)))
+        if not self._norm:
+            biases = {gate: self._vector(self._base + 11, gate) for gate in self._gates}
+            products = node.bind(op.add(products, self._in_order(order, biases, 0)))
+        return node.bind(op.reshape(products, [steps, batch, len(order) * self._units]))
+
+    def _product(self, x: Any, first: int, order: str) -> Any:
+        """A sequence [T, B, I] times the weights of its gates: [T * B, gates * units]."""
         node = self._node
         steps, batch, width = (int(size) for size in x.ty.shape)
-        products = self._products(node.bind(op.reshape(x, [steps * batch, width])), self._weights(self._base))
-        if self._aux is not None:
-            rows = node.bind(op.reshape(second, [steps * batch, int(second.ty.shape[2])]))
-            more = self._products(rows, self._weights(self._aux))
-            products = [node.bind(op.add(a, b)) for a, b in zip(products, more, strict=True)]
-        if not self._norm:
-            biases = [self._vector(self._base + 11, gate) for gate in self._gates]
-            products = [node.bind(op.add(a, b)) for a, b in zip(products, biases, strict=True)]
-        return node.bind(
-            op.reshape(node.bind(op.concat(products, 1)), [steps, batch, len(products) * self._units])
-        )
+        weights = self._in_order(order, dict(zip(self._gates, self._weights(first), strict=True)), 1)
+        rows = node.bind(op.reshape(x, [steps * batch, width]))
+        return node.bind(op.matmul(rows, node.bind(weights)))
 
     def run(self, x: Any, second: Any = None, backwards: bool = False) -> tuple[Any, list[Any]]:
         """From a sequence [T, B, I] to the results [T, B, outputs] and the next states."""
         node = self._node
-        sequence = self._sequence_products(x, second)
-        batch = int(sequence.ty.shape[1])
+        steps, batch, _ = (int(size) for size in x.ty.shape)
         first = [node.bind(op.reshape(node.raw(index), [batch, -1])) for index in self._states]
-        if self._is_recurrent_operator(int(sequence.ty.shape[0])):
+        if self._is_recurrent_operator(steps):
+            sequence = self._sequence_products(x, second, _ORDER)
             result, last = self._recurrent_operator(sequence, first, backwards)
         else:
+            sequence = self._sequence_products(x, second, self._gates)
             result, last = run_steps(node, sequence, first, self._step, backwards)
         return result, [
             node.bind(op.reshape(value, node.shape(index)))
@@ -103,16 +112,13 @@ class LstmLayer:
     def _recurrent_operator(
         self, sequence: Any, states: Sequence[Any], backwards: bool
     ) -> tuple[Any, list[Any]]:
-        """The layer as the operator `recurrent`, whose gates are: input, output, forget, cell."""
+        """The layer as the operator `recurrent`; `sequence`: the products of the gates in its order."""
         node, units = self._node, self._units
-        order, steps, batch = "iofc", int(sequence.ty.shape[0]), int(sequence.ty.shape[1])
-        weight_parts = self._split(
-            node.bind(op.reshape(sequence, [steps * batch, -1])), len(self._gates), units
+        weights = self._in_order(
+            _ORDER, dict(zip(self._gates, self._weights(self._base + 4), strict=True)), 1
         )
-        products = self._in_order(order, dict(zip(self._gates, weight_parts, strict=True)))
-        weights = self._in_order(order, dict(zip(self._gates, self._weights(self._base + 4), strict=True)))
         operands = {
-            "given": op.reshape(products, [steps, batch, 4 * units]),
+            "given": sequence,
             "weights": op.expand_dims(weights, 0),
             "h": op.expand_dims(states[0], 0),
             "c": op.expand_dims(states[1], 0),
@@ -121,7 +127,7 @@ class LstmLayer:
             peepholes_of_gates = {
                 gate: op.reshape(self._peephole_of(gate), [1, units]) for gate in "ifo" if gate in self._gates
             }
-            operands["peepholes"] = self._in_order("iof", peepholes_of_gates)
+            operands["peepholes"] = self._in_order("iof", peepholes_of_gates, 1)
         layer = Recurrent(
             kind="LSTM", hidden=units, direction="reverse" if backwards else "forward",
             activations=[("sigmoid", 0.0, 0.0), ACTIVATIONS[self._code], ACTIVATIONS[self._code]],
@@ -131,13 +137,13 @@ class LstmLayer:
         y, h, c = (node.bind(relax.TupleGetItem(layer_results, index)) for index in range(3))
         return node.bind(op.squeeze(y, [1])), [h, c]
 
-    def _in_order(self, order: str, values_of_gates: Mapping[str, Any]) -> Any:
-        """Parts of the gates side by side. Coupled gates: 1 - sigmoid(x) is sigmoid(-x), the input gate's."""
+    def _in_order(self, order: str, values_of_gates: Mapping[str, Any], axis: int) -> Any:
+        """Parts of the gates along `axis`. Coupled gates: 1 - sigmoid(x) is sigmoid(-x), the input gate's."""
         node = self._node
         chosen = dict(values_of_gates)
-        if "i" not in values_of_gates:
+        if "i" in order and "i" not in values_of_gates:
             chosen["i"] = node.bind(op.negative(node.bind(values_of_gates["f"])))
-        return node.bind(op.concat([node.bind(chosen[gate]) for gate in order], 1))
+        return node.bind(op.concat([node.bind(chosen[gate]) for gate in order], axis))
 
     def _layer_norm(self, x: Any, gate: str) -> Any:
         """`x` [B, units] of a gate after its layer norm and its bias."""

@@ -54,7 +54,8 @@ class DotPacking:
 
     `runs`: the reduction over x, innermost loop contiguous. `signed`: whether x is int8. `shared`: whether
     two columns share the words of their weights. `offsets`: in x, of the values of a short reduction; empty
-    for others, which `runs` describes. `wide`: whether x is int16.
+    for others, which `runs` describes. `wide`: whether x is int16. `rolled`: whether the loop over the blocks
+    of a run stays a loop.
     """
 
     method: str
@@ -66,6 +67,7 @@ class DotPacking:
     offsets: tuple[int, ...] = ()
     head_lanes: int = 0
     wide: bool = False
+    rolled: bool = False
 
     @property
     def block(self) -> int:

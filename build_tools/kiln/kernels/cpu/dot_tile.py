@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
+from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.cpu.dot_operands import (
     call,
@@ -24,6 +25,8 @@ from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store, 
 from kiln.tir.vector_expr import i32
 
 _LANES = 4  # 32-bit lanes of a vector
+_ROLLED = range(9, 24)  # blocks of a run that LLVM would unroll, with more vectors of x than registers
+_ROUND = 2  # blocks in one round of a loop over the others: the offsets of loads reach 127
 
 
 class _DotTile:
@@ -218,10 +221,12 @@ class VectorTile(_DotTile):
             return
         whole_blocks, remainder = divmod(packing.run, packing.block)
         first = step * int64(packing.run_bytes)
-        with serial(whole_blocks) as k:
+        rolled = self._loop(whole_blocks, x_offset, first) if packing.rolled else 0
+        with serial(whole_blocks - rolled) as k:
+            number = k + int64(rolled)
             self._block(
-                x_offset + k * int64(packing.block),
-                first + k * int64(packing.block * packing.tile.columns),
+                x_offset + number * int64(packing.block),
+                first + number * int64(packing.block * packing.tile.columns),
                 packing.block,
             )
         if remainder:
@@ -230,6 +235,26 @@ class VectorTile(_DotTile):
                 first + int64(whole_blocks * packing.block * packing.tile.columns),
                 remainder,
             )
+
+    def _loop(self, count: int, x_offset: Expr, offset: Expr) -> int:
+        """Emit a loop over the first of `count` blocks of a run; returns the number of blocks in the loop.
+
+        Unrolled by LLVM, it would keep all vectors of x and the addresses of all weights on the stack, and
+        reload them for each panel. The saturation changes nothing, but LLVM does not fold it.
+        """
+        if count not in _ROLLED:
+            return 0
+        packing, repeats = self.packing, count // _ROUND
+        limit = call("int32", "llvm.arm.usat", i32(repeats), i32(31))
+        with builder.serial(i32(0), limit) as round_number:
+            for k in range(_ROUND):
+                number = tirx.Cast("int64", round_number * i32(_ROUND) + i32(k))
+                self._block(
+                    x_offset + number * int64(packing.block),
+                    offset + number * int64(packing.block * packing.tile.columns),
+                    packing.block,
+                )
+        return repeats * _ROUND
 
     def _block(self, x_offset: Expr, offset: Expr, length: int) -> None:
         """Emit `length` values of k, at most those of a vector."""

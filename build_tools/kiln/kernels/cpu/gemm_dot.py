@@ -134,4 +134,5 @@ def dot_product(
         return None
     tile = _whole_row(columns) if offsets else _tile(method, rows, columns, _depth(runs))
     signed = dtypes[0] != "uint8"
-    return DotProduct(method, tile, runs, signed, shared, arrangement, offsets, wide=wide)
+    rolled = rows == 1 and method == "vmladava"
+    return DotProduct(method, tile, runs, signed, shared, arrangement, offsets, wide=wide, rolled=rolled)
