@@ -93,6 +93,8 @@ def shown(name: str, form: str, result: Result) -> str:
     """A line about one model."""
     figures = f"lower {result.lower:.0f} s, " if result.lower is not None else ""
     speed = f", {result.speed:.2f} times ONNX Runtime" if result.speed else ""
+    if result.lowest and result.lowest != result.speed:
+        speed += f", {result.lowest:.2f} at one size"
     arena = f"arena {result.arena} bytes" if result.arena is not None else result.why
     return f"{name} ({form}): {result.state}: {figures}{arena}{speed}"
 

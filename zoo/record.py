@@ -15,7 +15,8 @@ class Result:
 
     `state`: ok, refused, wrong, crashed, slow (over the limit) or "not exported" (PyTorch's exporter cannot).
     `why`: the line that says so. `build`, `lower`: wall time of the build, and of its stage `lower`, in
-    seconds. `arena`: bytes. `speed`: ONNX Runtime's time over Kiln's, one thread.
+    seconds. `arena`: bytes. `speed`: ONNX Runtime's time over Kiln's, one thread: the geometric mean over the
+    sizes of the golden vectors; `lowest`: the least of them.
     """
 
     state: str
@@ -24,6 +25,7 @@ class Result:
     lower: float | None = None
     arena: int | None = None
     speed: float | None = None
+    lowest: float | None = None
 
 
 class Record:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import signal
+import statistics
 import subprocess
 import time
 from dataclasses import dataclass
@@ -58,17 +60,17 @@ def run(name: str, form: str, args: argparse.Namespace) -> Result:
         return Result(state, why, *seconds)
     buckets = read_json(bundle / "manifest.json")["buckets"]
     arena = max(bucket["arena_bytes"] for bucket in buckets)
-    speed = None
-    if form.endswith("static") and args.rounds and suffix == ".onnx":
-        speed = measured(file, bundle, args)
-    return Result("ok", "", *seconds, arena, speed)
+    ratios = measured(file, bundle, args) if args.rounds and suffix == ".onnx" else []
+    if not ratios:
+        return Result("ok", "", *seconds, arena)
+    return Result("ok", "", *seconds, arena, statistics.geometric_mean(ratios), min(ratios))
 
 
-def measured(file: Path, bundle: Path, args: argparse.Namespace) -> float | None:
-    """ONNX Runtime's time over Kiln's; None if it cannot be measured."""
+def measured(file: Path, bundle: Path, args: argparse.Namespace) -> list[float]:
+    """ONNX Runtime's time over Kiln's for each size of the golden vectors; empty if it cannot be measured."""
     words = [str(file), str(bundle), str(args.rounds), str(args.cpu)]
     ended = call([str(args.python), "-m", "zoo.speed", *words], ROOT, args.limit)
-    return float(ended.output.split()[-1]) if ended.status == 0 else None
+    return [float(ratio) for ratio in json.loads(ended.output.splitlines()[-1])] if ended.status == 0 else []
 
 
 def state_of(built: Ended) -> tuple[str, str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 
 from kiln.files import atomic_write
@@ -12,7 +12,7 @@ from zoo.environment import ROOT
 from zoo.record import Record, Result
 
 PAGE = ROOT / "docs/zoo.md"
-_COLUMNS = ("kind", "static", "open", "lower", "arena", "speed")
+_COLUMNS = ("kind", "static", "open", "lower", "arena", "speed", "open speed")
 _BETWEEN = re.compile(r"(?<!\\)\|")  # cells may contain escaped bars
 _BEGIN, _END = "<!-- begin of the table -->", "<!-- end of the table -->"
 
@@ -33,7 +33,7 @@ def rows(table: str) -> dict[str, list[str]]:
 
 
 def made(record: Record, known: Mapping[str, Sequence[str]] | None = None) -> str:
-    """A row for each model: whether its forms build and agree, and figures of the static form.
+    """A row for each model: whether its forms build and agree, and their figures.
 
     `known`: the cells of an earlier table, for what `record` lacks.
     """
@@ -43,17 +43,20 @@ def made(record: Record, known: Mapping[str, Sequence[str]] | None = None) -> st
             record.groups[name], results, cells_of_model.get(name, [""] * len(_COLUMNS))
         )
     ordered = sorted(cells_of_model, key=lambda name: (cells_of_model[name][0], name))
-    lines = ["| model | kind | static | open | lower, s | arena, kB | ONNX Runtime / Kiln |"]
-    lines.append("| --- | --- | --- | --- | ---: | ---: | ---: |")
+    lines = [
+        "| model | kind | static | open | lower, s | arena, kB | speed, static | open (lowest) |",
+        "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |",
+    ]
     shown = []
     for column in (_COLUMNS.index("static"), _COLUMNS.index("open")):
         built = [
             cells[column] for cells in cells_of_model.values() if cells[column] not in ("", "not exported")
         ]
         shown.append(f"{built.count('ok')} of {len(built)}")
-    speeds = [float(cells[-1]) for cells in cells_of_model.values() if cells[-1]]
-    mean = f"{math.exp(sum(map(math.log, speeds)) / len(speeds)):.2f} (mean)" if speeds else ""
-    lines.append(f"| all | | {shown[0]} | {shown[1]} | | | {mean} |")
+    for column in (_COLUMNS.index("speed"), _COLUMNS.index("open speed")):
+        speeds = [float(cells[column].split()[0]) for cells in cells_of_model.values() if cells[column]]
+        shown.append(f"{statistics.geometric_mean(speeds):.2f} (mean)" if speeds else "")
+    lines.append(f"| all | | {shown[0]} | {shown[1]} | | | {shown[2]} | {shown[3]} |")
     lines += ["| " + " | ".join([name, *cells_of_model[name]]) + " |" for name in ordered]
     return "\n".join(lines) + "\n"
 
@@ -62,7 +65,7 @@ def _cells(group: str, results: Mapping[str, Result], old: Sequence[str]) -> lis
     """The cells of a model after its name, from `results` or else from an earlier table."""
     chosen = {form: _results(results, form) for form in ("static", "open")}
     figures = next((one for one in [*chosen["static"], *chosen["open"]] if one.state == "ok"), None)
-    speed = next((one.speed for one in chosen["static"] if one.speed), None)
+    static, dynamic = (next((one for one in results if one.speed), None) for results in chosen.values())
     lower, arena = old[3:5]
     if figures is not None:
         lower = "" if figures.lower is None else f"{figures.lower:.0f}"
@@ -73,7 +76,8 @@ def _cells(group: str, results: Mapping[str, Result], old: Sequence[str]) -> lis
         _state(chosen["open"]) if chosen["open"] else old[2],
         lower,
         arena,
-        f"{speed:.2f}" if speed else old[5],
+        f"{static.speed:.2f}" if static else old[5],
+        f"{dynamic.speed:.2f} ({dynamic.lowest:.2f})" if dynamic else old[6],
     ]
 
 
