@@ -3,7 +3,7 @@
 Computation  sum[row][column] += x[row][k] * w[k][column], int8 or uint8 by int8, in int32: pmaddwd multiplies
              and adds two products of 16 bits, which never exceeds 32. pmaddubsw, which adds two products
              u8 x s8 in 16 bits with saturation, is exact only with the sign of one operand moved to the
-             other, by two more instructions that share the ports of the multiplications.
+             other: more work for each value of x, see conv2d_magnitudes.py.
 Packing      As in gemm_int8.py, arrangement "groups": a vector of weights is widened when it is loaded.
              Rows of x are gathered and widened to 16 bits in scratch memory, a few tiles at a time, in the
              order of the packed weights.
@@ -17,7 +17,6 @@ Accuracy     Exact: no step saturates or rounds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -25,8 +24,8 @@ from tvm import tirx
 from kiln.kernels.cpu.conv2d import applies as conv2d_applies
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue
+from kiln.kernels.cpu.gathered_loops import GatheredLoops, copied_row
 from kiln.kernels.cpu.gemm_int8 import IntegerProduct, merged
-from kiln.kernels.cpu.gemm_tile import Loop
 from kiln.kernels.cpu.int8_packing import GROUP
 from kiln.kernels.cpu.pair_kernel import PairBody, multiplies_pairs, pair_kernel, pair_tile, product_of
 from kiln.kernels.cpu.runtime_product import multiply_pairs
@@ -47,8 +46,7 @@ from kiln.tir.builder import (
     vector,
 )
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import Extent, ceil_div
-from kiln.tir.tiled_loops import blocks, share_of, task_blocks, tasks_of
+from kiln.tir.symbols import ceil_div
 from kiln.tir.vector_expr import ramp
 
 _SCRATCH = 8 << 10  # bytes of widened rows of a task, where one tile of rows needs less; more was not faster
@@ -78,99 +76,42 @@ def pays(op: OpInfo, fused: Fused, anchor: Nest, machine: Machine) -> bool:
     return large and fused.ranges.greatest(conv.rows) > 1
 
 
-@dataclass(frozen=True)
-class GatheredRows:
-    """Rows of x in scratch memory: `size` values of 16 bits each, gathered from `runs` of bytes of x."""
+class _PairRows:
+    """Gathered rows of 16-bit values, and the tiles of their matmul by the packed `weights`."""
 
-    runs: tuple[Loop, ...]
-    size: int
+    def __init__(
+        self, product: IntegerProduct, slots: int, x: Any, weights: Any,
+        finish: Callable[[Expr, Expr, Expr], None],
+    ) -> None:  # fmt: skip
+        self.product, self.x, self.weights, self.finish = product, x, weights, finish
+        self.size = product.groups * GROUP
+        self.memory = registers([slots * self.size], "int16")
 
-    def gather(self, x: Any, base: Expr, memory: Any, place: Expr, lanes: int) -> None:
-        """Write the row of x that begins at x[base] to memory[place]."""
-        run = self.runs[-1].extent
-        packed = ceil_div(run, GROUP) * GROUP
+    def gather(self, base: Expr, slot: Expr) -> None:
+        """See gathered_loops.Rows."""
+        widened_row(
+            self.product, self.x, base, self.memory, slot * int64(self.size), 4 * self.product.tile.lanes
+        )
 
-        def over(loops: Sequence[Loop], source: Expr, number: Expr) -> None:
-            if loops:
-                with serial(loops[0].extent) as index:
-                    step = source + index * int64(loops[0].x_stride)
-                    over(loops[1:], step, number * int64(loops[0].extent) + index)
-                return
-            to = place + number * int64(packed)
-
-            def copy(offset: Expr, target_offset: Expr, width: int) -> None:
-                value = tirx.Cast(f"int16x{width}", load(x, [ramp(source + offset, width)]))
-                store(memory, [ramp(to + target_offset, width)], value)
-
-            even = run // GROUP * GROUP
-            whole_vectors = even // lanes
-            if whole_vectors:
-                with serial(whole_vectors) as block:
-                    copy(block * int64(lanes), block * int64(lanes), lanes)
-            for offset, width in chunks(even - whole_vectors * lanes, lanes):
-                at = int64(whole_vectors * lanes + offset)
-                copy(at, at, width)
-            if run > even:  # the last group begins earlier, as its weights do
-                copy(int64(run - GROUP), int64(even), GROUP)
-
-        over(self.runs[:-1], base, int64(0))
+    def tile(self, slots: Sequence[Expr], rows: Sequence[Expr], column: Expr, columns: int) -> None:
+        """See gathered_loops.Rows."""
+        product, tile = self.product, self.product.tile
+        panel = divide(column, tile.columns) * int64(product.panel_bytes)
+        inside = modulo(column, tile.columns) * int64(GROUP)
+        weights = bind(panel + inside + int64(product.head_bytes))
+        starts = [bind(slot * int64(self.size)) for slot in slots]
+        sums = _sums(product, self.memory, starts, self.weights, weights, columns)
+        _store(sums, rows, column, columns, tile.lanes, self.finish)
 
 
-@dataclass(frozen=True)
-class PairLoops:
-    """Emits the kernel: `x` and packed `weights` are its buffers, both flat.
+def widened_row(product: IntegerProduct, x: Any, base: Expr, memory: Any, place: Expr, lanes: int) -> None:
+    """Emit the copy of the row of x that begins at x[base] to memory[place], in 16 bits."""
 
-    `part`: rows of the matmul that are gathered at a time; `parts`: their number; `tasks`: number of tasks,
-    None if the kernel is not split. `finish(row, column, value)` stores a sum.
-    """
+    def copy(source: Expr, target: Expr, width: int) -> None:
+        value = tirx.Cast(f"int16x{width}", load(x, [ramp(source, width)]))
+        store(memory, [ramp(place + target, width)], value)
 
-    conv: Convolution
-    product: IntegerProduct
-    rows: GatheredRows
-    part: int
-    parts: Extent
-    tasks: int | None
-    x: Any
-    weights: Any
-    finish: Callable[[Expr, Expr, Expr], None]
-
-    def emit(self, begin: Expr, end: Expr) -> None:
-        """Emit the tasks [begin, end), each with scratch memory of its own."""
-        memory = registers([self.part * self.rows.size * (self.tasks or 1)], "int16")
-        if self.tasks is None:
-            blocks(self.conv.rows, self.part, lambda row, n: self._part(memory, row, n, int64(0)))
-            return
-        with tasks_of(self.tasks, True, begin, end) as task:
-            base = bind(task * int64(self.part * self.rows.size))
-            first, after = share_of(task, self.parts, self.tasks)
-            task_blocks(
-                self.conv.rows, self.part, True, first, after,
-                lambda row, n: self._part(memory, row, n, base),
-            )  # fmt: skip
-
-    def _part(self, memory: Any, first_row: Expr, count: int, place: Expr) -> None:
-        """Emit `count` rows from `first_row`: gather them to memory[place], then compute all columns."""
-        tile, product = self.product.tile, self.product
-        first_row = bind(first_row)
-        with serial(count) as number:
-            base = bind(self.conv.base(first_row + number, int64(0)))
-            to = place + number * int64(self.rows.size)
-            self.rows.gather(self.x, base, memory, to, 4 * tile.lanes)
-
-        def columns_at(first_column: Expr, columns: int) -> None:
-            panel = divide(first_column, tile.columns) * int64(product.panel_bytes)
-            inside = modulo(first_column, tile.columns) * int64(GROUP)
-            weights = bind(panel + inside + int64(product.head_bytes))
-
-            def tile_at(row: Expr, height: int) -> None:
-                starts = [bind(place + (row + int64(i)) * int64(self.rows.size)) for i in range(height)]
-                sums = _sums(product, memory, starts, self.weights, weights, columns)
-                numbers = [bind(first_row + row + int64(i)) for i in range(height)]
-                _store(sums, numbers, first_column, columns, tile.lanes, self.finish)
-
-            blocks(count, tile.rows, tile_at)
-
-        blocks(self.conv.columns, tile.width, columns_at)
+    copied_row(product.runs, base, lanes, copy)
 
 
 def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
@@ -179,20 +120,16 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     most_rows = greatest(conv.rows)
     tile = pair_tile(machine, most_rows, conv.columns, machine.lanes("int32") // 2)
     product = product_of(conv, tile, machine)
-    rows = GatheredRows(product.runs, product.groups * GROUP)
-    tiles = ceil_div(most_rows, tile.rows)
-    part_rows = min(tiles, max(1, _SCRATCH // (2 * rows.size * tile.rows))) * tile.rows
-    part_count = ceil_div(conv.rows, part_rows)
-    shared = machine.shares(conv.macs // (2 * tile.lanes))
-    tasks = min(machine.cores, greatest(part_count)) if shared and greatest(part_count) > 1 else None
+    row_bytes = 2 * product.groups * GROUP
+    loops = GatheredLoops.of(conv, tile, _SCRATCH // row_bytes, machine, conv.macs // (2 * tile.lanes))
 
     def emit(epilogue: Epilogue, x: Any, weights: Any, begin: Expr, end: Expr) -> None:
         def finish(row: Expr, column: Expr, value: Expr) -> None:
             epilogue.store(conv.result_indices(row, column, shape), value)
 
-        PairLoops(conv, product, rows, part_rows, part_count, tasks, x, weights, finish).emit(begin, end)
+        loops.emit(_PairRows(product, loops.slots, x, weights, finish), begin, end)
 
-    return pair_kernel("conv2d", PairBody(conv, product, tasks, emit), fused, anchor, last)
+    return pair_kernel("conv2d", PairBody(conv, product, loops.tasks, emit), fused, anchor, last)
 
 
 def _sums(

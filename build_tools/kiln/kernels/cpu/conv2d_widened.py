@@ -22,7 +22,7 @@ from tvm import tirx
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.cpu import conv2d_pairs
-from kiln.kernels.cpu.conv2d_pairs import GatheredRows
+from kiln.kernels.cpu.conv2d_pairs import widened_row
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm_int8 import IntegerProduct
@@ -113,10 +113,10 @@ class _Matmul:
     ) -> None:  # fmt: skip
         self.conv, self.divided, self.product, self.element = conv, divided, product, element
         self.shape, self.x, self.packed = shape, x, weights
-        self.rows = GatheredRows(product.runs, product.groups * GROUP)
+        self.row_size = product.groups * GROUP
         slots = divided.tasks or 1
-        self.block_size = divided.size * self.rows.size
-        self.strip_size = self.rows.size * divided.tile.width
+        self.block_size = divided.size * self.row_size
+        self.strip_size = self.row_size * divided.tile.width
         self.data = registers([slots * self.block_size], "int16")
         self.weights = registers([slots * self.strip_size], "int16")
 
@@ -131,7 +131,8 @@ class _Matmul:
         data, weights = bind(slot * int64(self.block_size)), bind(slot * int64(self.strip_size))
         with serial(count) as number:
             base = bind(conv.base(first + number, int64(0)))
-            self.rows.gather(self.x, base, self.data, data + number * int64(self.rows.size), 2 * tile.lanes)
+            place = data + number * int64(self.row_size)
+            widened_row(self.product, self.x, base, self.data, place, 2 * tile.lanes)
 
         def strip(column: Expr, columns: int) -> None:
             self._widen(bind(column), weights, ceil_div(columns, tile.lanes))
@@ -168,7 +169,7 @@ class _Matmul:
 
         `count`: rows in the block, where the tile may have more rows than are left; None: it has not.
         """
-        tile, lanes, size = self.divided.tile, self.divided.tile.lanes, self.rows.size
+        tile, lanes, size = self.divided.tile, self.divided.tile.lanes, self.row_size
         starts = [bind(data + (done + int64(row)) * int64(size)) for row in range(tile.rows)]
         widened = WidenedColumns(self.weights, weights, tile.vectors, lanes)
         totals = pair_sums(

@@ -43,7 +43,7 @@ _MOST_CHANNELS = 1827
 # Measured on Zen 4 (AVX2): cycles to transform one vector of a tile's inputs, of weights and of outputs, and
 # products a cycle for each lane of 32 bits, in direct convolution and in the matmuls of the planes.
 _INPUTS, _WEIGHTS, _OUTPUTS = 30, 50, 40
-_DIRECT_RATE, _RATE = 2.75, 3.25
+_DIRECT_RATE, _RATE = 3.0, 3.25
 _LEAST_MACS = 4 << 20  # 50 microseconds of direct convolution on that processor
 
 
@@ -58,7 +58,7 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool
 
 
 def pays(op: OpInfo, fused: Fused, anchor: Nest, machine: Machine) -> bool:
-    """Whether Winograd convolution is allowed and estimated to be faster than conv2d_pairs.py.
+    """Whether Winograd convolution is allowed and estimated to be faster than direct convolution.
 
     A model's `winograd: f2 | f4` overrides the estimate; larger tiles than those of F2 would not be exact.
     """

@@ -1,14 +1,16 @@
-"""Convolutions and dense layers on 8-bit integers that are widened to 16 bits: every bit of the sums."""
+"""Convolutions and dense layers on 8-bit integers by the families that gather rows: every bit of the sums."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from kiln.kernels.cpu import conv2d_widened
+from kiln.kernels import families
+from kiln.kernels.cpu import conv2d_magnitudes, conv2d_pairs, conv2d_widened
 from tvm.relax import op
 
 from . import arithmetic
@@ -24,22 +26,38 @@ CASES = [
     Case((1, 17, 17, 3), (7, 7, 3, 16), "uint8", x="most", w="least"),
     Case((97, 64), (64, 8)),
     Case((200, 19), (19, 70), "uint8", w="wide"),
+    Case((19, 75), (75, 33), x="least", w="least_of_all"),
+    Case((1, 9, 8, 32), (3, 3, 32, 20), x="most", w="least_of_all"),
+    Case((5, 4), (4, 9), "uint8", x="least", w="least_of_all"),
 ]
+MODULES = {"magnitudes": conv2d_magnitudes, "pairs": conv2d_pairs, "widened": conv2d_widened}
+Made = Callable[[str], list[Any]]
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Small convolutions take the family, too; a list with an item for each kernel that it makes."""
-    kernels: list[Any] = []
-    block = conv2d_widened._Matmul.block
+def made(monkeypatch: pytest.MonkeyPatch) -> Made:
+    """Let a family take small convolutions too, in place of the others; returns the kernels that it makes."""
 
-    def counted(self: Any, part: Any, slot: Any) -> None:
-        kernels.append(self)
-        block(self, part, slot)
+    def choose(name: str) -> list[Any]:
+        kernels: list[Any] = []
+        chosen = MODULES[name]
 
-    monkeypatch.setattr(conv2d_widened, "_LEAST_MACS", 0)
-    monkeypatch.setattr(conv2d_widened._Matmul, "block", counted)
-    yield kernels
+        def make(*args: Any) -> Any:
+            kernels.append(chosen.make(*args))
+            return kernels[-1]
+
+        others = [module.make for module in MODULES.values() if module is not chosen]
+        listed = [family for family in families.FAMILIES if family.make not in others]
+        listed = [replace(family, make=make) if family.make is chosen.make else family for family in listed]
+        monkeypatch.setattr(families, "FAMILIES", listed)
+        for limit in ("_LEAST_MACS", "_LEAST_COLUMNS", "_LEAST_DEPTH", "_LEAST_VECTORS"):
+            if hasattr(chosen, limit):
+                monkeypatch.setattr(chosen, limit, 0)
+        if name == "widened":
+            monkeypatch.setattr(chosen, "_LEAST_ROWS", 1)
+        return kernels
+
+    return choose
 
 
 def _check(compiled: Compiled, data: list[tuple[Array, Array]]) -> None:
@@ -47,22 +65,35 @@ def _check(compiled: Compiled, data: list[tuple[Array, Array]]) -> None:
         assert (got == sums_of(case, *item)).all(), case
 
 
-@pytest.mark.parametrize("name", ["x86_64", pytest.param("x86_64_v2", marks=pytest.mark.heavy)])
-def test_every_bit_of_the_sums(name: str, made: list[Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("magnitudes", "x86_64"),
+        ("pairs", "x86_64"),
+        ("widened", "x86_64"),
+        *(pytest.param(family, "x86_64_v2", marks=pytest.mark.heavy) for family in MODULES),
+    ],
+)
+def test_every_bit_of_the_sums(family: str, name: str, made: Made, tmp_path: Path) -> None:
+    kernels = made(family)
     data = [data_of(case, seed) for seed, case in enumerate(CASES)]
     graph = module(
         [(x.shape, x.dtype.name) for x, _ in data],
         lambda *xs: [expression_of(case, x, w) for case, x, (_, w) in zip(CASES, xs, data, strict=True)],
     )
     compiled = Compiled(graph, runnable_alone(name), tmp_path).load()
-    assert len(made) == len(CASES)
+    assert len(kernels) == len(CASES)
     _check(compiled, data)
 
 
 @pytest.mark.parametrize(
     "variant", [pytest.param(name, marks=pytest.mark.heavy) for name in ("v2", "v3", "v4")]
 )
-def test_weights_that_a_variant_with_vnni_packs(variant: str, made: list[Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", MODULES)
+def test_weights_that_a_variant_with_vnni_packs(
+    family: str, variant: str, made: Made, tmp_path: Path
+) -> None:
+    kernels = made(family)
     target = runnable("x86_64_v2", variant)
     data = [data_of(case, seed) for seed, case in enumerate(CASES)]
     graph = module(
@@ -70,7 +101,7 @@ def test_weights_that_a_variant_with_vnni_packs(variant: str, made: list[Any], t
         lambda *xs: [expression_of(case, x, w) for case, x, (_, w) in zip(CASES, xs, data, strict=True)],
     )
     _check(Compiled(graph, target, tmp_path, variant=variant).load(), data)
-    assert made
+    assert kernels
 
 
 def test_tasks_with_a_residual_that_the_output_overwrites(tmp_path: Path) -> None:
@@ -94,8 +125,11 @@ def test_tasks_with_a_residual_that_the_output_overwrites(tmp_path: Path) -> Non
     assert (compiled.run([x, other])[0] == want).all()
 
 
-@pytest.mark.heavy
-def test_dynamic_sizes(made: list[Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "family", ["magnitudes", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("pairs", "widened"))]
+)
+def test_dynamic_sizes(family: str, made: Made, tmp_path: Path) -> None:
+    kernels = made(family)
     rng = np.random.default_rng(9)
     weights = rng.integers(-128, 128, (3, 3, 6, 24)).astype("int8")
 
@@ -105,7 +139,7 @@ def test_dynamic_sizes(made: list[Any], tmp_path: Path) -> None:
         return op.astype(sums, "float32")
 
     lowered = Lowered(build([("m", "n", 11, 6)], body), "x86_64", tmp_path)
-    assert made
+    assert kernels
     for batch, height in ((1, 3), (2, 4), (9, 40), (3, 17)):
         x = rng.integers(-128, 128, (batch, height, 11, 6))
         want = arithmetic.conv2d(x.astype("i8"), weights.astype("i8"))
