@@ -49,6 +49,7 @@ from kiln.lower.recurrent_steps import in_steps
 from kiln.lower.resized_images import fuse_interpolations, keep_transposes_separate
 from kiln.lower.schema import PatchRecord
 from kiln.lower.shared_elements import shared_elements
+from kiln.lower.signed_tensors import signed_tensors
 from kiln.lower.slices_in_place import slices_in_place
 from kiln.lower.small_groups import small_groups
 from kiln.lower.step_kernels import Build
@@ -252,6 +253,7 @@ def pools(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
 
     `fixed_point` rounds those of TFLite, and `patches` divides pools by the operator's name.
     """
+    mod = signed_tensors(mod) if lowering.machine.isa == "mve" else mod
     patched = lowering.ram_limit is not None
     return mod if patched else integer_pools(mod, raw=not lowering.in_fixed_point)
 
