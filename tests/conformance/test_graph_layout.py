@@ -137,6 +137,19 @@ def test_results_stay_and_transposes_vanish(name: str) -> None:
     check([1, 5, 11, 10], body, transposes)
 
 
+@pytest.mark.parametrize("mode", ["constant", "reflect"])
+def test_an_image_is_transposed_before_it_is_padded(mode: str) -> None:
+    """Once for both convolutions; the other order moves more elements, and no padding is in place."""
+
+    def body(b: Any, x: Any) -> Any:
+        padded = b.emit(relax.op.nn.pad(x, [0, 0, 0, 0, 1, 2, 3, 0], mode, 0.5 if mode == "constant" else 0))
+        return relax.op.add(b.emit(conv(padded, 6, 5)), b.emit(conv(padded, 6, 5, dilation=1)))
+
+    check([1, 5, 11, 10], body, 2)
+    order = operators(after(module([1, 5, 11, 10], body)))
+    assert order[:2] == ["permute_dims", "nn.pad"] and order.count("nn.pad") == 1
+
+
 @pytest.mark.parametrize("every", [3, pytest.param(2, marks=pytest.mark.heavy)])
 def test_transposed_convolutions(every: int) -> None:
     """Strides, sizes and paddings in pairs, in one module that returns one vector of all results."""

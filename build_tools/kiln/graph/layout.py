@@ -29,6 +29,7 @@ from kiln.graph.bindings import (
 )
 from kiln.graph.convolutions import conv2d_nhwc
 from kiln.graph.transposed_conv import conv1d_transpose, conv2d_transpose, conv3d_transpose
+from kiln.graph.transposes import padded
 
 TO_NHWC, TO_NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
 _FEWEST_SAMPLED = 8  # channels that are sampled as vectors
@@ -59,6 +60,8 @@ def _nhwc(rewriter: CallRewriter, data: Any) -> Any:
     definition = rewriter.definition(data)
     if _is(definition, TO_NCHW):
         return definition.args[0]
+    if operator(definition) == "relax.nn.pad":  # fewer elements to move, and the padding may be in place
+        return rewriter.emit(padded(definition, _nhwc(rewriter, definition.args[0]), TO_NCHW))
     return rewriter.emit(relax.op.permute_dims(data, TO_NHWC))
 
 
@@ -253,13 +256,7 @@ def _pad(rewriter: CallRewriter, call: Any) -> Any:
     axes = _axes_of(rewriter, [call.args[0]])
     if axes is None:
         return None
-    widths = integers(call.attrs.pad_width)
-    moved = [0] * len(widths)
-    for position, axis in enumerate(axes):
-        moved[2 * axis : 2 * axis + 2] = widths[2 * position : 2 * position + 2]
-    inner = rewriter.definition(call.args[0]).args[0]
-    mode, value = str(call.attrs.pad_mode), float(call.attrs.pad_value)
-    result = rewriter.emit(relax.op.nn.pad(inner, moved, mode, value))
+    result = rewriter.emit(padded(call, rewriter.definition(call.args[0]).args[0], axes))
     return relax.op.permute_dims(result, axes)
 
 

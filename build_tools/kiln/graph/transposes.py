@@ -21,6 +21,15 @@ def _axes(call: Any) -> list[int]:
     return [axis % rank for axis in integers(call.attrs.axes)]
 
 
+def padded(call: Any, data: Any, axes: list[int]) -> Any:
+    """`data` with the padding of `call`, where the data of `call` are the transpose of `data` to `axes`."""
+    widths = integers(call.attrs.pad_width)
+    moved = [0] * len(widths)
+    for position, axis in enumerate(axes):
+        moved[2 * axis : 2 * axis + 2] = widths[2 * position : 2 * position + 2]
+    return relax.op.nn.pad(data, moved, str(call.attrs.pad_mode), float(call.attrs.pad_value))
+
+
 def _is_static(expr: Any) -> bool:
     return all(isinstance(size, tvm.tirx.IntImm) for size in expr.ty.shape)
 
