@@ -115,8 +115,9 @@ class FusedGroup:
 
     `constants`: parameters whose values are known at build time. `views`: parameters that are stored inside
     larger tensors; `func` already uses the larger shapes. `narrow`: int8 constants for which narrow() of
-    kernels/cpu/gemm_int8.py holds. `ranges`: of the variables in the shapes of `func`. `encodings`: the forms
-    in which constants may be stored.
+    kernels/cpu/gemm_int8.py holds. `together`: of int16 constants, pairs_together() of
+    kernels/cpu/gemm_pairs.py. `ranges`: of the variables in the shapes of `func`. `encodings`: the forms in
+    which constants may be stored.
     """
 
     func: tirx.PrimFunc
@@ -124,6 +125,7 @@ class FusedGroup:
     constants: frozenset[int]
     views: Mapping[int, TensorView]
     narrow: frozenset[int] = frozenset()
+    together: Mapping[int, int] = field(default_factory=dict)
     ranges: SymbolRanges = NO_RANGES
     encodings: Mapping[int, Encoding] = field(default_factory=lambda: NO_ENCODINGS)
 
@@ -146,6 +148,7 @@ def kernels_of(group: FusedGroup, machine: Machine) -> list[GroupKernel]:
         fused = Fused(func, ranges)
         fused.origins = {fused.params[position]: view.before for position, view in views.items()}
         fused.narrow = {fused.params[position] for position in group.narrow}
+        fused.together = {fused.params[position]: pairs for position, pairs in group.together.items()}
         fused.encodings = {fused.params[position]: encoding for position, encoding in encodings.items()}
         fused.tables = tables(fused.encodings, machine.half)
         if 1 in encodings:  # of the size as it is stored

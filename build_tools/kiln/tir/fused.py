@@ -91,6 +91,8 @@ class Fused:
         self.origins: dict[Any, tuple[int, ...]] = {}
         # Parameters that are int8 constants without the value -128 (kernels/cpu/gemm_int8.py).
         self.narrow: set[Any] = set()
+        # Of int16 constants, the pairs of products whose sum fits 32 bits (kernels/cpu/gemm_pairs.py).
+        self.together: dict[Any, int] = {}
         # Forms in which constant parameters may be stored, by parameter.
         self.encodings: dict[Any, Encoding] = {}
         # How constant parameters are stored that kernels read as they are, by parameter.

@@ -9,7 +9,8 @@ import tvm
 from kiln.kernels.cpu.amx_tile import Spacing, TileRegisters
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.gemm_dot import DotProduct
-from kiln.kernels.cpu.gemm_int8 import IntegerProduct, MatmulSize, integer_product
+from kiln.kernels.cpu.gemm_int8 import IntegerProduct, MatmulSize, integer_product, merged
+from kiln.kernels.cpu.gemm_pairs import PairProduct, pair_product
 from kiln.kernels.cpu.gemm_tile import Tile, choose_tile, pairs_pay, widening_tile, widens
 from kiln.tir.builder import Machine
 from kiln.tir.fused import Fused, Nest
@@ -25,7 +26,8 @@ class Schedule:
     """
 
     tile: Tile
-    integer: IntegerProduct | DotProduct | None  # the matmul of 8-bit operands; None: float32
+    # the matmul of operands of 8 or 16 bits; None: gemm.product computes it, as that of float32
+    integer: IntegerProduct | DotProduct | PairProduct | None
     paired: bool  # whether the last panel is packed by pairs
     accumulator: str  # dtype of the sums
     panels: int  # packed panels of weights of a group, each of tile.columns columns
@@ -192,14 +194,20 @@ def _across_lines(conv: Convolution, tile: Tile, machine: Machine) -> Tile:
 
 def _integer(
     conv: Convolution, fused: Fused, anchor: Nest, machine: Machine
-) -> IntegerProduct | DotProduct | None:
-    """The matmul of a convolution of integers with sums of 32 bits; None for other types."""
-    if str(anchor.buffer.dtype) != "int32":
-        return None
+) -> IntegerProduct | DotProduct | PairProduct | None:
+    """The matmul of integers by instructions that multiply 8 or 16 bits; None: gemm.product computes it."""
     x, weights = fused.params[:2]
     greatest = fused.ranges.greatest
-    dtypes = [str(x.dtype), str(weights.dtype)]
+    dtypes, accumulator = [str(x.dtype), str(weights.dtype)], str(anchor.buffer.dtype)
     narrow, rows = weights in fused.narrow, greatest(conv.rows)
+    if "int16" in dtypes and accumulator in ("int32", "int64"):
+        runs = merged(conv.loops())
+        together = fused.together.get(weights, 0)
+        pairs = pair_product(machine, [*dtypes, accumulator], together, runs, rows, conv.columns)
+        if pairs is not None:
+            return pairs
+    if accumulator != "int32":
+        return None
     line = greatest(conv.out_w)
     spacing = None
     regular = conv.is_dense or conv.is_line
