@@ -81,6 +81,43 @@ def test_every_input_of_functions_with_any_result(tmp_path: Path) -> None:
         assert check(tmp_path, tensors, nodes, inputs, f"m{number}") == len(nodes)  # stores nothing between
 
 
+def test_every_level_of_8_bits_to_other_scales(tmp_path: Path) -> None:
+    """QUANTIZE rounds twice with ratios below 1/2, and shifts to the left with those above 1."""
+    random, tensors, nodes, inputs = np.random.default_rng(0), [], [], []
+    pairs = [*product(("int8", "uint8"), ("int8", "uint8", "int16"))]
+    ratios = [
+        2.0**-1,
+        2.0**-2,
+        2.0**-7,
+        3 / 8,
+        13 / 26.5,
+        0.4999,
+        0.5001,
+        1 / 3,
+        0.97,
+        1.0,
+        1.5,
+        2.0,
+        63.7,
+        200.5,
+        1e6,
+    ]
+    for dtype, kind in pairs:
+        limits, others = np.iinfo(dtype), np.iinfo(kind)
+        for ratio in (*ratios, *random.uniform(0.01, 0.5, 12)):
+            unit = float(np.float32(random.uniform(0.001, 1)))
+            zero = int(random.integers(limits.min, limits.max + 1))
+            other = 0 if kind == "int16" else int(random.integers(others.min, others.max + 1))
+            inputs.append(np.arange(limits.min, limits.max + 1).astype(dtype))
+            tensors.append(Tensor(f"x{len(inputs)}", [256], dtype, ratio * unit, zero))
+            nodes.append(Node(kinds.QUANTIZE, None, [len(nodes)], [kind, unit, other]))
+    for number, node in enumerate(nodes):
+        kind, unit, other = node.outputs
+        node.outputs = [len(tensors)]
+        tensors.append(Tensor(f"y{number}", [256], kind, unit, other))
+    check(tmp_path, tensors, nodes, inputs)
+
+
 def test_two_operands(tmp_path: Path) -> None:
     random, tensors, nodes, inputs = np.random.default_rng(0), [], [], []
     for shape, scale in (((60, 200), 0.0005), ((200,), 0.0003)):

@@ -23,10 +23,10 @@ _LEVEL = {"int8": 1.5, "uint8": 1.5, "int16": 3.5}  # greatest difference of two
 # Operators whose results equal LiteRT's bit for bit: for int16, and for every quantised type.
 _INT16_NAMES = """
     ABS ADD BATCH_MATMUL CONV_2D DEPTHWISE_CONV_2D EXP FULLY_CONNECTED GELU LEAKY_RELU LOG LOGISTIC MEAN MUL
-    QUANTIZE RELU RELU6 RSQRT SOFTMAX SUB TANH TRANSPOSE_CONV
+    RELU RELU6 RSQRT SOFTMAX SUB TANH TRANSPOSE_CONV
 """
 _EXACT_OF_INT16 = frozenset(_INT16_NAMES.split())
-_EXACT = frozenset(("DIV", "L2_NORMALIZATION", "LOG_SOFTMAX", "PRELU"))
+_EXACT = frozenset(("DIV", "L2_NORMALIZATION", "LOG_SOFTMAX", "PRELU", "QUANTIZE"))
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,18 @@ def divided(x: Expr, bits: int | Expr, least: int = 0) -> Expr:
     return (x + (any_bits << tirx.max(bits - i32(1), i32(0))) + (x >> i32(31)) * any_bits) >> bits
 
 
+def times_short(x: Expr, factor: Factor, most: int) -> Expr:
+    """x * factor of an int32 from -most - 1 to `most`, in 32 bits where these suffice."""
+    left = max(0, factor.shift)
+    if most << left >= 1 << 15:
+        return times(x, factor)
+    # The product by parts of 16 and 15 bits, without its lowest 15 bits.
+    high, low = i32(factor.multiplier >> 15), i32(factor.multiplier & 0x7FFF)
+    x = x << i32(left) if left else x
+    product = x * high + (x * low >> i32(15))
+    return divided((product + i32(1 << 15)) >> i32(16), max(0, -factor.shift))
+
+
 def times(x: Expr, factor: Factor) -> Expr:
     """x * factor of an int32."""
     if factor.shift > 0:

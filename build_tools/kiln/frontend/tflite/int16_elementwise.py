@@ -1,7 +1,8 @@
-"""Sums, products, means, roots and rescalings of int16 in the integers of LiteRT's kernels.
+"""Sums, products, means, roots and rescalings of int16, and rescalings of 8 bits, in LiteRT's integers.
 
-Results are the same bit for bit. All zero points are 0; a factor is a ratio of scales in float32, of which
-LiteRT makes a multiplier of 31 bits and a shift. SQRT is computed in floats there and rounded towards zero.
+Results are those of its portable kernels bit for bit. Zero points of int16 are 0; a factor is a ratio of
+scales in float32, of which LiteRT makes a multiplier of 31 bits and a shift. SQRT is computed in floats there
+and rounded towards zero.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from kiln.frontend.tflite.fixed_point import (
     range_of_activation,
     ratio,
     times,
+    times_short,
 )
 from kiln.frontend.tflite.int16_products import narrowed
 from kiln.frontend.tflite.interpolated_tables import int16_grids
@@ -105,16 +107,25 @@ def multiplication(node: TfliteOperands) -> Any:
 
 
 def requantised(node: TfliteOperands) -> Any:
-    """QUANTIZE of int16 to another scale, or to 8 bits; other types: `computing_ops`."""
+    """QUANTIZE of 8 or 16 bits to another scale, also of another type; other types: `computing_ops`.
+
+    None, too, for one scale, with which there is nothing to round, and for ratios for which LiteRT's shift
+    may overflow.
+    """
     source, result = node.grid(0), node.result_grid()
-    if source is None or result is None or (source.dtype, source.zero) != ("int16", 0):
+    if source is None or result is None or source.dtype not in RANGES or result.dtype not in RANGES:
         return None
-    if result.dtype not in RANGES or (result.dtype == "int16" and source == result):
+    if source.scale == result.scale and (source.dtype != "int16" or result.dtype == "int16"):
         return None
     factor = factor_of(float(np.float32(source.scale)) / float(np.float32(result.scale)))
+    low, high = RANGES[source.dtype]
+    most = max(high - source.zero, source.zero - low - 1)
+    if (most + 1) << max(0, factor.shift) >= 1 << 31:
+        return None
 
     def element(x: Expr) -> Expr:
-        scaled = times(x, factor)
+        level = x - i32(source.zero) if source.zero else x
+        scaled = times_short(level, factor, most)
         return limited(scaled + i32(result.zero) if result.zero else scaled, result.dtype)
 
     return each_element(node, element, node.raw(0), name="requantised")
