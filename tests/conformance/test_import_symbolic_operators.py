@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from kiln.config.sizes import evaluate
 from kiln.golden.reference import open_reference
+from numpy.lib.stride_tricks import sliding_window_view
 from symbolic import Array, Dims, imported, runner, write
 
 RNG = np.random.default_rng(5)
@@ -165,6 +167,56 @@ def test_an_operator_on_dynamic_sizes(name: str, tmp_path: Path) -> None:
         (expected,), (output,) = reference.run([x]), run([x], sizes)
         assert list(expected.shape) == [evaluate(size, sizes) for size in interface.outputs[0].shape]
         np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_positions_and_integers_where_the_padding_differs_from_size_to_size(tmp_path: Path) -> None:
+    """MaxPool with its second result, and ConvInteger, whose padding is the zero point."""
+    pool = "MaxPool<kernel_shape = [3, 2], strides = [2, 3]"
+    text = f"""g (float[1,4,h,w] x, uint8[1,4,h,w] u)
+      => (float[?,?,?,?] a, int64[?,?,?,?] b, float[?,?,?,?] c, int64[?,?,?,?] d, int32[?,?,?,?] e) {{
+      a, b = {pool}, auto_pad: string = "SAME_UPPER">(x)
+      c, d = {pool}, auto_pad: string = "SAME_LOWER", storage_order = 1>(x)
+      e = ConvInteger<strides = [2, 3], auto_pad: string = "SAME_LOWER">(u, k, p, q) }}"""
+    k = np.random.default_rng(2).integers(-128, 128, (3, 4, 3, 4)).astype("int8")
+    zeros = {"p": np.array(77, "uint8"), "q": np.array(-5, "int8")}
+    path = write(tmp_path / "m.onnx", text, 17, k=k, **zeros)
+    module, _ = imported(path, PICTURE)
+    run, reference = runner(module), open_reference(path)
+    for sizes, x in _pictures():
+        inputs = [x, np.round(x * 50 + 128).clip(0, 255).astype("uint8")]
+        for expected, output in zip(reference.run(inputs), run(inputs, sizes), strict=True):
+            np.testing.assert_array_equal(output, expected)
+
+
+def test_maxima_of_windows_with_gaps(tmp_path: Path) -> None:
+    """ONNX Runtime 1.31 computes auto_pad as if there were no gaps; ONNX has ceil(size / stride) windows."""
+    attributes = "kernel_shape = [3, 2], strides = [2, 3], dilations = [2, 3], auto_pad: string"
+    text = f"""g (float[1,4,h,w] x) => (float[?,?,?,?] a, float[?,?,?,?] b, int64[?,?,?,?] c) {{
+      a = MaxPool<{attributes} = "SAME_UPPER">(x) b, c = MaxPool<{attributes} = "SAME_LOWER">(x) }}"""
+    module, _ = imported(write(tmp_path / "m.onnx", text, 17), PICTURE)
+    run = runner(module)
+
+    def maxima(x: Array, lower: bool) -> Array:
+        for axis, (width, stride, dilation) in enumerate(((3, 2, 2), (2, 3, 3)), 2):
+            reach = (width - 1) * dilation + 1
+            total = max(reach - 1 - (x.shape[axis] - 1) % stride, 0)
+            before = (total + lower) // 2
+            widths = [(before, total - before) if other == axis else (0, 0) for other in range(4)]
+            windows = sliding_window_view(np.pad(x, widths, constant_values=-np.inf), reach, axis)
+            x = windows[..., ::dilation].max(-1).take(range(0, windows.shape[axis], stride), axis)
+        return x
+
+    for sizes, x in _pictures():
+        a, b, places = run([x], sizes)
+        np.testing.assert_array_equal(a, maxima(x, False))
+        np.testing.assert_array_equal(b, maxima(x, True))
+        np.testing.assert_array_equal(x.reshape(-1)[places], b)
+
+
+def _pictures() -> Iterator[tuple[dict[str, int], Array]]:
+    """Sizes of which each needs another amount before an axis, and a picture of each."""
+    for h, w in ((3, 7), (6, 5), (9, 3)):
+        yield {"h": h, "w": w}, np.random.default_rng(h).normal(size=(1, 4, h, w)).astype(np.float32)
 
 
 # Last size of x as (batch, seq, 8 / it, it), and the transform of it.

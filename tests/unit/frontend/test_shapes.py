@@ -124,13 +124,6 @@ N: Dims = {"n": (1, 9)}
             ["Slice", "negative for some sizes only"],
         ),
         (
-            """g (float[1,2,n,n] x) => (float[1,2,?,?] y) {
-              y = MaxPool<kernel_shape = [3, 3], strides = [3, 3], dilations = [2, 2],
-                          auto_pad: string = "SAME_UPPER">(x) }""",
-            {},
-            ["MaxPool", "auto_pad SAME_UPPER", "differs from size to size"],
-        ),
-        (
             "g (float[n,1] x) => (float[?] y) { y = Squeeze(x) }",
             {},
             ["Squeeze", "size n is 1 for some sizes only", "give the axes or other 'dims'"],

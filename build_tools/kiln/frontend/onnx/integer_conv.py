@@ -12,7 +12,7 @@ from tvm import relax
 from kiln.frontend.onnx.body import Body, Expansion
 from kiln.frontend.onnx.integer_ops import signed_weights
 from kiln.frontend.onnx.quantise_ops import check_zero_point
-from kiln.frontend.onnx.window_pads import same_pads
+from kiln.frontend.onnx.window_pads import VaryingFrame, pads_and_varying_axes
 
 op = relax.op
 _CONVOLUTIONS = {
@@ -24,18 +24,17 @@ _CONVOLUTIONS = {
 
 def _padding(
     body: Body, data: str, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-) -> Any:
-    """Padding before and after each spatial axis: [before, …, after, …]."""
+) -> tuple[list[int], VaryingFrame | None]:
+    """Padding before and after each spatial axis: [before, …, after, …]; and that in amounts of the run."""
     mode = body.attribute("auto_pad", "NOTSET")
     pads = list(body.attribute("pads", [0] * (2 * len(kernel))))
     if mode == "VALID":
-        return [0] * (2 * len(kernel))
+        return [0] * (2 * len(kernel)), None
     if mode == "NOTSET":
-        return pads
-    spatial = body.shape(data)[2:]
-    axes = zip(spatial, kernel, strides, dilations, strict=True)
-    amounts = [same_pads(mode, *axis, body.symbols) for axis in axes]
-    return [amount for side in zip(*amounts, strict=True) for amount in side]
+        return pads, None
+    windows = list(zip(body.shape(data)[2:], kernel, strides, dilations, strict=True))
+    pads, varying = pads_and_varying_axes(mode, windows, body.symbols)
+    return pads, VaryingFrame.of(mode, windows, varying) if varying else None
 
 
 def _broadcast_to_result(value: Any, rank: int) -> Any:
@@ -59,10 +58,13 @@ def conv_integer(body: Body) -> list[str]:
     dilations = list(body.attribute("dilations", [1] * spatial))
     body.attribute("kernel_shape")
     groups = int(body.attribute("group", 1))
-    padding = _padding(body, data, sizes[2:], strides, dilations)
+    padding, frame = _padding(body, data, sizes[2:], strides, dilations)
     function, layout, kernel_layout = _CONVOLUTIONS[rank]
 
     def convolve(image: Any, weights: Any) -> Any:
+        if frame is not None:
+            padded = body.tensor(body.bind(op.nn.pad(image, frame.widths)))
+            image = frame.cut(padded, lambda value: body.tensor(body.bind(value)))
         sums = function(
             image, weights, strides=strides, padding=padding, dilation=dilations, groups=groups,
             data_layout=layout, kernel_layout=kernel_layout, out_dtype="int32",

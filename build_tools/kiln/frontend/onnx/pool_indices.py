@@ -9,8 +9,8 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from kiln.frontend.onnx.node import Node, extents
-from kiln.frontend.onnx.pools import max_pool_values, round_up, wrong_axes
-from kiln.frontend.onnx.window_pads import with_pads
+from kiln.frontend.onnx.pools import frame_of, max_pool_values, round_up, wrong_axes
+from kiln.frontend.onnx.window_pads import amounts_of_the_run, with_pads
 from kiln.frontend.symbols import Extent, int64, int64_of
 
 op = relax.op
@@ -21,9 +21,11 @@ def max_pool(node: Node) -> Any:
     """MaxPool of 1 to 3 axes; without the second result it is left to TVM."""
     if len(node.outputs) < 2 or not node.outputs[1]:
         return max_pool_values(node)
-    with_pads(node)
+    data, spatial = node.tensor(0), node.shape(0)[2:]
+    amounts = amounts_of_the_run(node)
+    with_pads(node, frame_of(node))
     round_up(node)
-    attributes, spatial = node.attributes, node.shape(0)[2:]
+    attributes = node.attributes
     rank = len(spatial)
     if rank not in _POOLS:
         raise wrong_axes(rank + 2)
@@ -35,20 +37,24 @@ def max_pool(node: Node) -> Any:
     pads = [0] * 2 * rank if mode == "VALID" else [int(n) for n in attributes.get("pads") or [0] * 2 * rank]
     ceil = bool(attributes.get("ceil_mode", 0))
     best = node.builder.emit(_POOLS[rank](node.tensor(0), kernel, strides, pads, dilations, ceil))
-    window = _PoolWindow(kernel, strides, dilations, pads[:rank], spatial)
+    before = [amounts.get(axis, pads[axis]) for axis in range(rank)]
+    window = _PoolWindow(kernel, strides, dilations, before, spatial)
     columns = int(attributes.get("storage_order", 0)) == 1
-    return relax.Tuple([best, _positions(node, best, window, columns)])
+    return relax.Tuple([best, _positions(node.builder, data, best, window, columns)])
 
 
 class _PoolWindow:
-    """A window of a pool. Its taps, the elements that it reads, are numbered in row-major order."""
+    """A window of a pool, with `before` elements before each axis of the input.
+
+    Its taps, the elements that it reads, are numbered in row-major order.
+    """
 
     def __init__(
         self,
         kernel: Sequence[int],
         strides: Sequence[int],
         dilations: Sequence[int],
-        before: Sequence[int],
+        before: Sequence[Extent],
         sizes: Sequence[Extent],
     ) -> None:
         self.kernel, self.sizes = kernel, sizes
@@ -71,14 +77,14 @@ class _PoolWindow:
         return tirx.max(tirx.min(index, int64_of(self.sizes[axis]) - int64(1)), int64(0))
 
 
-def _positions(node: Node, best: Any, window: _PoolWindow, columns: bool) -> Any:
-    """The flat positions in the input of the elements `best`, in int64; of equal elements, of the first.
+def _positions(builder: relax.BlockBuilder, data: Any, best: Any, window: _PoolWindow, columns: bool) -> Any:
+    """The flat positions in `data` of the elements `best`, in int64; of equal elements, of the first.
 
     `columns`: positions count in column-major order (the first spatial axis is adjacent), else in row-major
     order.
     """
     rank, count = len(window.kernel), int(np.prod(window.kernel))
-    shape, channels = extents(best), node.shape(0)[1]
+    shape, channels = extents(best), extents(data)[1]
 
     def compute(x: Any, y: Any) -> Any:
         taps = [te.reduce_axis((0, size), name=f"k{axis}") for axis, size in enumerate(window.kernel)]
@@ -109,7 +115,7 @@ def _positions(node: Node, best: Any, window: _PoolWindow, columns: bool) -> Any
 
         return te.compute([int64_of(size) for size in shape], position, name="position")
 
-    return node.builder.emit_te(compute, node.tensor(0), best, primfunc_name_hint="max_pool_positions")
+    return builder.emit_te(compute, data, best, primfunc_name_hint="max_pool_positions")
 
 
 CONVERTERS: dict[str, Callable[[Node], Any]] = {"MaxPool": max_pool}

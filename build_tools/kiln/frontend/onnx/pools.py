@@ -36,9 +36,13 @@ class _PoolAxis:
 _FRAMES = {"AveragePool": "constant", "LpPool": "constant", "MaxPool": "edge"}
 
 
-def _dilations(node: Node) -> list[bool]:
-    """Whether windows have gaps, in which the element at an edge may be, along each axis."""
-    return [int(number) > 1 for number in node.attributes.get("dilations") or []]
+def frame_of(node: Node) -> str:
+    """The elements that auto_pad adds around an axis in amounts of the run: the mode of `framed`.
+
+    Windows with gaps may have none of the elements that the one at the edge repeats.
+    """
+    dilated = any(int(number) > 1 for number in node.attributes.get("dilations") or [])
+    return "lowest" if node.op == "MaxPool" and dilated else _FRAMES[node.op]
 
 
 def wrong_axes(count: int) -> ValueError:
@@ -48,8 +52,8 @@ def wrong_axes(count: int) -> ValueError:
 
 
 def _axes(node: Node) -> list[_PoolAxis]:
-    """The windows of a pool, whose auto_pad is resolved. Raises ValueError as `with_pads`."""
-    with_pads(node, None if node.op == "MaxPool" and any(_dilations(node)) else _FRAMES.get(node.op))
+    """The windows of a pool, whose auto_pad is resolved. Raises ValueError for too many axes."""
+    with_pads(node, frame_of(node))
     attributes, spatial = node.attributes, node.shape(0)[2:]
     rank = len(spatial)
     if rank not in _MEANS:

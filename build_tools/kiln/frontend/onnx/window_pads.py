@@ -6,6 +6,7 @@ Converters have the interface of kiln.frontend.onnx.ops; they change attributes 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax, tirx
@@ -16,6 +17,9 @@ from kiln.frontend.onnx.pad import pad_by_copies
 from kiln.frontend.symbols import Extent, Symbols
 
 _SAME = ("SAME_UPPER", "SAME_LOWER")
+
+# Of a spatial axis: its size, and the width, stride and dilation of the windows along it.
+Window = tuple[Extent, int, int, int]
 
 
 def windows_rounded_up(size: int, reach: int, stride: int, before: int, after: int) -> int:
@@ -30,11 +34,11 @@ def windows_rounded_up(size: int, reach: int, stride: int, before: int, after: i
 
 def same_pads(
     mode: str, size: Extent, width: int, stride: int, dilation: int, symbols: Symbols
-) -> tuple[int, int]:
+) -> tuple[int, int] | None:
     """The elements before and after an axis of `size` that auto_pad `mode`, SAME_UPPER or SAME_LOWER, adds.
 
-    After a symbolic axis it is the greatest amount: no window reaches what smaller sizes do not need. Raises
-    ValueError if the amount before a symbolic axis differs between sizes.
+    After a symbolic axis it is the greatest amount: no window reaches what smaller sizes do not need. None if
+    the amount before a symbolic axis differs between sizes.
     """
     # There are ceil(size / stride) windows; the last one begins at (size - 1) // stride * stride.
     beyond = symbols.simplify((size - 1) % stride)
@@ -42,82 +46,119 @@ def same_pads(
     totals = [max((width - 1) * dilation - amount, 0) for amount in possible]
     before = {total // 2 if mode == "SAME_UPPER" else total - total // 2 for total in totals}
     if len(before) > 1:
-        raise ValueError(
-            f"auto_pad {mode} along size {size}: the amount differs from size to size; give the dimension a "
-            f"'multiple' of {stride} in 'dims', or write pads into the file"
-        )
+        return None
     return min(before), max(totals) - min(before)
 
 
-def _windows(node: Node) -> list[tuple[Extent, int, int, int]]:
-    """By spatial axis: its size, and the width, stride and dilation of the windows."""
+def _windows(node: Node) -> list[Window]:
+    """The windows along each spatial axis."""
     spatial, attributes = node.shape(0)[2:], node.attributes
     kernel = attributes.get("kernel_shape") or node.shape(1)[2:]
     strides, dilations = (attributes.get(key) or [1] * len(spatial) for key in ("strides", "dilations"))
     return list(zip(spatial, kernel, strides, dilations, strict=True))
 
 
-def with_pads(node: Node, mode_of_frame: str | None = None) -> Any:
+def with_pads(node: Node, mode_of_frame: str) -> Any:
     """Replace auto_pad of a convolution or a pooling by explicit pads, and leave the node to TVM.
 
     TVM 0.27 computes the amounts for constant sizes only. mode_of_frame: as `framed`, which replaces the
-    input where the amount before an axis differs between sizes; None: it must not. Raises ValueError as
-    `same_pads`.
+    input where the amount before an axis differs between sizes.
     """
     mode = node.text("auto_pad", "NOTSET")
     if mode not in _SAME:
         return None
-    varying = [] if mode_of_frame is None else varying_axes(node)
-    pads = [
-        (0, 0) if number in varying else same_pads(mode, *axis, node.symbols)
-        for number, axis in enumerate(_windows(node))
-    ]
-    if varying and mode_of_frame is not None:
+    pads, varying = pads_and_varying_axes(mode, _windows(node), node.symbols)
+    if varying:
         node.replaced[0] = framed(node, node.tensor(0), varying, mode_of_frame)
     del node.attributes["auto_pad"]
-    node.attributes["pads"] = tuple(amount for side in zip(*pads, strict=True) for amount in side)
+    node.attributes["pads"] = tuple(pads)
     return None
 
 
 def varying_axes(node: Node) -> list[int]:
     """The spatial axes before which the amount of padding of auto_pad differs between sizes."""
     mode = node.text("auto_pad", "NOTSET")
-    found = []
-    for number, axis in enumerate(_windows(node) if mode in _SAME else []):
-        try:
-            same_pads(mode, *axis, node.symbols)
-        except ValueError:
-            found.append(number)
-    return found
+    return pads_and_varying_axes(mode, _windows(node), node.symbols)[1] if mode in _SAME else []
+
+
+def pads_and_varying_axes(
+    mode: str, windows: Sequence[Window], symbols: Symbols
+) -> tuple[list[int], list[int]]:
+    """The amounts that auto_pad `mode` adds before each axis, then after each, and the axes where they vary.
+
+    Those, numbers of `windows`, have no pads.
+    """
+    amounts = [same_pads(mode, *window, symbols) for window in windows]
+    varying = [number for number, amount in enumerate(amounts) if amount is None]
+    sides = zip(*((0, 0) if amount is None else amount for amount in amounts), strict=True)
+    return [amount for side in sides for amount in side], varying
+
+
+def amount_before(mode: str, window: Window) -> Extent:
+    """The elements before an axis that auto_pad `mode` adds, as an expression of the axis's size."""
+    size, width, stride, dilation = window
+    total = tirx.max(tirx.IntImm("int64", (width - 1) * dilation) - tirx.floormod(size - 1, stride), 0)
+    half = tirx.floordiv(total, 2)
+    return half if mode == "SAME_UPPER" else total - half
+
+
+def amounts_of_the_run(node: Node) -> dict[int, Extent]:
+    """By spatial axis before which the amount of padding of auto_pad differs between sizes: that amount."""
+    mode, windows = node.text("auto_pad", "NOTSET"), _windows(node)
+    return {axis: amount_before(mode, windows[axis]) for axis in varying_axes(node)}
+
+
+@dataclass(frozen=True)
+class VaryingFrame:
+    """The amounts of the run that auto_pad adds around some spatial axes of a tensor.
+
+    The greatest amounts are added, and what a size does not need is cut. `widths`: the greatest amounts
+    before and after each axis of the tensor. `cuts`: by axis of the tensor, the first element and the one
+    after the last that are kept.
+    """
+
+    widths: list[int]
+    cuts: list[tuple[int, Extent, Extent]]
+
+    @classmethod
+    def of(cls, mode: str, windows: Sequence[Window], axes: Sequence[int]) -> VaryingFrame:
+        """The frame of `axes`, numbers of `windows`."""
+        widths, cuts = [0] * (2 * len(windows) + 4), []
+        for axis in axes:
+            size, width, stride, dilation = windows[axis]
+            reach = (width - 1) * dilation + 1
+            before = reach // 2
+            begin = before - amount_before(mode, windows[axis])
+            length = (tirx.floordiv(size + stride - 1, stride) - 1) * stride + reach
+            widths[2 * axis + 4 : 2 * axis + 6] = before, reach
+            cuts.append((axis + 2, begin, begin + length))
+        return cls(widths, cuts)
+
+    def cut(self, tensor: Any, emit: Callable[[Any], Any]) -> Any:
+        """A tensor to which `widths` were added, without what the size does not need."""
+        for cut in self.cuts:
+            tensor = emit(part(tensor, *cut))
+        return tensor
 
 
 def framed(node: Node, tensor: Any, axes: Sequence[int], mode: str) -> Any:
     """`tensor` between the elements that auto_pad adds around the spatial `axes`, in amounts of the run.
 
-    The greatest amounts are added, and what a size does not need is cut. mode: of ONNX's Pad; `constant` adds
-    zeros, and `edge` repeats the elements at the edge.
+    mode: of ONNX's Pad; `constant` adds zeros, and `edge` repeats the elements at the edge; or `lowest`,
+    which adds the least finite number of the type.
     """
-    windows, widths = _windows(node), [0] * (2 * len(tensor.ty.shape))
-    upper = node.text("auto_pad", "NOTSET") == "SAME_UPPER"
-    cuts = []
-    for axis in axes:
-        size, width, stride, dilation = windows[axis]
-        reach = (width - 1) * dilation + 1
-        before = reach // 2
-        total = tirx.max(tirx.IntImm("int64", reach - 1) - tirx.floormod(size - 1, stride), 0)
-        half = tirx.floordiv(total, 2)
-        begin = before - (half if upper else total - half)
-        length = (tirx.floordiv(size + stride - 1, stride) - 1) * stride + reach
-        widths[2 * axis + 4 : 2 * axis + 6] = before, reach
-        cuts.append((axis + 2, begin, begin + length))
-    if mode == "constant":
-        result = node.builder.emit(relax.op.nn.pad(tensor, widths))
-    else:
-        pairs = list(zip(widths[::2], widths[1::2], strict=True))
+    frame = VaryingFrame.of(node.text("auto_pad", "NOTSET"), _windows(node), axes)
+    if mode == "edge":
+        pairs = list(zip(frame.widths[::2], frame.widths[1::2], strict=True))
         result = pad_by_copies(node, tensor, pairs, mode)
-    for cut in cuts:
-        result = node.builder.emit(part(result, *cut))
-    return result
+    else:
+        value = 0.0 if mode == "constant" else _lowest(str(tensor.ty.dtype))
+        result = node.builder.emit(relax.op.nn.pad(tensor, frame.widths, pad_value=value))
+    return frame.cut(result, node.builder.emit)
+
+
+def _lowest(dtype: str) -> float:
+    return float(tirx.min_value(dtype).value)
 
 
 def conv(node: Node) -> Any:
