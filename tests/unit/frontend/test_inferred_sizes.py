@@ -18,6 +18,8 @@ POOLS = """
     d = MaxPool<kernel_shape=[1,1], strides=[3,3], ceil_mode=1>(c)
     h = AveragePool<kernel_shape=[1,3], strides=[2,2], ceil_mode=1, count_include_pad=1>(image)
     e = LpPool<kernel_shape=[2,1], strides=[4,2], ceil_mode=1, p=1>(image)
+    i = LpPool<kernel_shape=[1,3], strides=[2,3], ceil_mode=1, p=1, auto_pad: string="SAME_LOWER">(image)
+    j = MaxPool<kernel_shape=[1,2], strides=[5,3], ceil_mode=1, auto_pad: string="VALID">(image)
     length = Shape(d)
 """
 # 0.7 is less than 7/10 in float64, and its product with 10 is 7 in float32.
@@ -34,7 +36,7 @@ RESIZES = """
 @pytest.mark.parametrize("opset", [18, 20, 22])
 def test_pools_without_a_window_behind_the_tensor(tmp_path: Path, opset: int) -> None:
     results = ["float[s0,s1,s2] a", "float[s3,s4,s5] b"]
-    results += [f"float[{name}0,{name}1,{name}2,{name}3] {name}" for name in "deh"]
+    results += [f"float[{name}0,{name}1,{name}2,{name}3] {name}" for name in "dehij"]
     text = (
         f"g (float[1,2,5] row, float[1,2,6,8] image) => ({', '.join(results)}, int64[4] length) {{{POOLS}}}"
     )

@@ -91,14 +91,21 @@ def inferred_sizes(model: onnx.ModelProto) -> _Sizes:
 
 
 def _repair_pool(node: onnx.NodeProto, graph: _KnownSizes) -> list[onnx.TensorProto] | None:
-    """Replace ceil_mode of a pool whose last window has no element; None for other pools."""
+    """Replace ceil_mode of a pool whose last window has no element; None for other pools.
+
+    With auto_pad SAME_UPPER or SAME_LOWER there are ceil(size / stride) windows in any case.
+    """
     attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     spatial, kernel = graph.sizes.get(node.input[0], [])[2:], attributes.get("kernel_shape", [])
-    if attributes.get("auto_pad", b"NOTSET") != b"NOTSET" or not spatial or len(spatial) != len(kernel):
+    mode = attributes.pop("auto_pad", b"NOTSET")
+    if mode in (b"SAME_UPPER", b"SAME_LOWER"):
+        _set_attributes(node, {**attributes, "auto_pad": mode, "ceil_mode": 0})
+        return []
+    if not spatial or len(spatial) != len(kernel):
         return None
     rank, empty = len(spatial), False
     strides, dilations = (attributes.get(name) or [1] * rank for name in ("strides", "dilations"))
-    pads = list(attributes.get("pads") or [0] * 2 * rank)
+    pads = list((mode == b"NOTSET" and attributes.get("pads")) or [0] * 2 * rank)
     if not all(spatial) or not len(strides) == len(dilations) == len(pads) // 2 == rank or min(strides) < 1:
         return None
     counted = bool(attributes.get("count_include_pad", 0)) and any(pads)
