@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from kiln.golden.reference import open_reference
 from onnx.reference import ReferenceEvaluator
-from symbolic import imported
+from symbolic import imported, runner
 
 from .test_onnx_ops import check, normal, write
 
@@ -45,6 +46,35 @@ def test_count_includes_the_elements_around_the_tensor(tmp_path: Path) -> None:
         "{ y = AveragePool<kernel_shape=[4,4], pads=[1,1,1,1], count_include_pad=1>(x) }"
     )
     check(write(tmp_path / "m.onnx", text), np.ones((1, 1, 2, 2), np.float32))
+
+
+@pytest.mark.parametrize("sizes", ["6,9", "h,w"])
+def test_windows_further_apart_than_they_are_long(tmp_path: Path, sizes: str) -> None:
+    """The pads of ONNX's formula are negative then: the first elements are in no window.
+
+    ONNX Runtime 1.31 refuses such a MaxPool; of one element it is the LpPool of positive numbers.
+    """
+    upper, lower = (f'strides=[3,4], auto_pad: string="SAME_{end}"' for end in ("UPPER", "LOWER"))
+    lp, most = (f"{name}<kernel_shape=[1,1]" for name in ("LpPool", "MaxPool"))
+    results = [f"float[?,?,?,?] {name}" for name in "abcd"]
+    text = f"""g (float[1,2,{sizes}] x) => ({", ".join(results)}) {{
+      a = {lp}, {upper}>(x) b = {lp}, {lower}>(x) c = LpPool<kernel_shape=[2,5], p=1, {upper}>(x)
+      d = AveragePool<kernel_shape=[3,1], ceil_mode=1, {lower}>(x) }}"""
+    path = write(tmp_path / "m.onnx", text, 20)
+    text = text.replace(lp, most).replace(
+        "c = LpPool", "e, i = MaxPool<kernel_shape=[2,1], " + upper + ">(x) c = LpPool"
+    )
+    text = text.replace("=> (", "=> (float[?,?,?,?] e, int64[?,?,?,?] i, ")
+    module, _ = imported(
+        write(tmp_path / "own.onnx", text, 20), {"h": (2, 9), "w": (2, 9)} if "h" in sizes else {}
+    )
+    run, reference = runner(module), open_reference(path)
+    for h, w in ((6, 9), (7, 6), (2, 8)) if "h" in sizes else ((6, 9),):
+        x = np.abs(normal(1, 2, h, w))
+        maxima, places, *found = run([x], {"h": h, "w": w} if "h" in sizes else {})
+        np.testing.assert_array_equal(x.reshape(-1)[places], maxima)
+        for output, expected in zip(found, reference.run([x]), strict=True):
+            np.testing.assert_allclose(output, expected, 1e-5, 1e-6)
 
 
 def test_constants_of_unequal_pads(tmp_path: Path) -> None:

@@ -32,22 +32,22 @@ def windows_rounded_up(size: int, reach: int, stride: int, before: int, after: i
     return count - 1 if (count - 1) * stride >= before + size else count
 
 
-def same_pads(
-    mode: str, size: Extent, width: int, stride: int, dilation: int, symbols: Symbols
-) -> tuple[int, int] | None:
-    """The elements before and after an axis of `size` that auto_pad `mode`, SAME_UPPER or SAME_LOWER, adds.
+def same_pads(mode: str, window: Window, symbols: Symbols, crops: bool = False) -> tuple[int, int] | None:
+    """The elements before and after an axis that auto_pad `mode`, SAME_UPPER or SAME_LOWER, adds.
 
     After a symbolic axis it is the greatest amount: no window reaches what smaller sizes do not need. None if
-    the amount before a symbolic axis differs between sizes.
+    the amount before a symbolic axis differs between sizes, or is below 0: see `amount_before`.
     """
+    size, width, stride, dilation = window
     # There are ceil(size / stride) windows; the last one begins at (size - 1) // stride * stride.
     beyond = symbols.simplify((size - 1) % stride)
     possible = [beyond] if isinstance(beyond, int) else range(stride)
-    totals = [max((width - 1) * dilation - amount, 0) for amount in possible]
-    before = {total // 2 if mode == "SAME_UPPER" else total - total // 2 for total in totals}
-    if len(before) > 1:
+    least = -stride if crops else 0
+    totals = [max((width - 1) * dilation - amount, least) for amount in possible]
+    before = {int(total / 2) if mode == "SAME_UPPER" else int((total + 1) / 2) for total in totals}
+    if len(before) > 1 or min(before) < 0:
         return None
-    return min(before), max(totals) - min(before)
+    return min(before), max(0, max(totals) - min(before))
 
 
 def _windows(node: Node) -> list[Window]:
@@ -67,45 +67,60 @@ def with_pads(node: Node, mode_of_frame: str) -> Any:
     mode = node.text("auto_pad", "NOTSET")
     if mode not in _SAME:
         return None
-    pads, varying = pads_and_varying_axes(mode, _windows(node), node.symbols)
+    pads, varying = pads_and_varying_axes(mode, _windows(node), node.symbols, _crops(node))
     if varying:
         node.replaced[0] = framed(node, node.tensor(0), varying, mode_of_frame)
     del node.attributes["auto_pad"]
+    node.attributes.pop("ceil_mode", None)  # there are ceil(size / stride) windows in any case
     node.attributes["pads"] = tuple(pads)
     return None
 
 
+def _crops(node: Node) -> bool:
+    """Whether auto_pad may leave out elements, where windows are further apart than they are long.
+
+    The formula of ONNX's pools gives negative amounts then, which ONNX Runtime and ONNX's own implementation
+    of MaxPool use. Both let convolutions begin at the first element.
+    """
+    return not node.op.startswith("Conv")
+
+
 def varying_axes(node: Node) -> list[int]:
-    """The spatial axes before which the amount of padding of auto_pad differs between sizes."""
+    """The spatial axes before which auto_pad adds amounts that differ between sizes, or are below 0."""
     mode = node.text("auto_pad", "NOTSET")
-    return pads_and_varying_axes(mode, _windows(node), node.symbols)[1] if mode in _SAME else []
+    if mode not in _SAME:
+        return []
+    return pads_and_varying_axes(mode, _windows(node), node.symbols, _crops(node))[1]
 
 
 def pads_and_varying_axes(
-    mode: str, windows: Sequence[Window], symbols: Symbols
+    mode: str, windows: Sequence[Window], symbols: Symbols, crops: bool = False
 ) -> tuple[list[int], list[int]]:
-    """The amounts that auto_pad `mode` adds before each axis, then after each, and the axes where they vary.
+    """The amounts that auto_pad `mode` adds before each axis, then after each, and the axes without any.
 
-    Those, numbers of `windows`, have no pads.
+    Those, numbers of `windows`, are where `same_pads` has none. crops: amounts may be below 0.
     """
-    amounts = [same_pads(mode, *window, symbols) for window in windows]
+    amounts = [same_pads(mode, window, symbols, crops) for window in windows]
     varying = [number for number, amount in enumerate(amounts) if amount is None]
     sides = zip(*((0, 0) if amount is None else amount for amount in amounts), strict=True)
     return [amount for side in sides for amount in side], varying
 
 
-def amount_before(mode: str, window: Window) -> Extent:
-    """The elements before an axis that auto_pad `mode` adds, as an expression of the axis's size."""
+def amount_before(mode: str, window: Window, crops: bool = False) -> Extent:
+    """The elements before an axis that auto_pad `mode` adds, as an expression of the axis's size.
+
+    crops: it may be below 0, as many elements at the beginning are then in no window.
+    """
     size, width, stride, dilation = window
-    total = tirx.max(tirx.IntImm("int64", (width - 1) * dilation) - tirx.floormod(size - 1, stride), 0)
-    half = tirx.floordiv(total, 2)
-    return half if mode == "SAME_UPPER" else total - half
+    total = tirx.IntImm("int64", (width - 1) * dilation) - tirx.floormod(size - 1, stride)
+    total = total if crops else tirx.max(total, 0)
+    return tirx.truncdiv(total if mode == "SAME_UPPER" else total + 1, 2)
 
 
 def amounts_of_the_run(node: Node) -> dict[int, Extent]:
-    """By spatial axis before which the amount of padding of auto_pad differs between sizes: that amount."""
+    """By spatial axis of `varying_axes`: the elements that auto_pad adds before it."""
     mode, windows = node.text("auto_pad", "NOTSET"), _windows(node)
-    return {axis: amount_before(mode, windows[axis]) for axis in varying_axes(node)}
+    return {axis: amount_before(mode, windows[axis], _crops(node)) for axis in varying_axes(node)}
 
 
 @dataclass(frozen=True)
@@ -121,14 +136,16 @@ class VaryingFrame:
     cuts: list[tuple[int, Extent, Extent]]
 
     @classmethod
-    def of(cls, mode: str, windows: Sequence[Window], axes: Sequence[int]) -> VaryingFrame:
-        """The frame of `axes`, numbers of `windows`."""
+    def of(
+        cls, mode: str, windows: Sequence[Window], axes: Sequence[int], crops: bool = False
+    ) -> VaryingFrame:
+        """The frame of `axes`, numbers of `windows`; crops: as of `amount_before`."""
         widths, cuts = [0] * (2 * len(windows) + 4), []
         for axis in axes:
             size, width, stride, dilation = windows[axis]
             reach = (width - 1) * dilation + 1
             before = reach // 2
-            begin = before - amount_before(mode, windows[axis])
+            begin = before - amount_before(mode, windows[axis], crops)
             length = (tirx.floordiv(size + stride - 1, stride) - 1) * stride + reach
             widths[2 * axis + 4 : 2 * axis + 6] = before, reach
             cuts.append((axis + 2, begin, begin + length))
@@ -147,7 +164,7 @@ def framed(node: Node, tensor: Any, axes: Sequence[int], mode: str) -> Any:
     mode: of ONNX's Pad; `constant` adds zeros, and `edge` repeats the elements at the edge; or `lowest`,
     which adds the least finite number of the type.
     """
-    frame = VaryingFrame.of(node.text("auto_pad", "NOTSET"), _windows(node), axes)
+    frame = VaryingFrame.of(node.text("auto_pad", "NOTSET"), _windows(node), axes, _crops(node))
     if mode == "edge":
         pairs = list(zip(frame.widths[::2], frame.widths[1::2], strict=True))
         result = pad_by_copies(node, tensor, pairs, mode)
