@@ -13,6 +13,7 @@ from tvm import relax
 from kiln.graph.bindings import Array, CallRewriter, const, constant, integers, operator, shape_of
 
 _MOVES = ("relax.permute_dims", "relax.reshape", "relax.expand_dims", "relax.squeeze")
+_OF_CONSTANTS = ("relax.permute_dims", "relax.reshape")
 # Types of quantised operands, with the greatest magnitude of a level.
 MOST = {"int8": 128, "uint8": 255, "int16": 1 << 15}
 _LIMIT = (1 << 31) - (1 << 25)  # of sums in int32, which leaves room for a bias
@@ -72,59 +73,54 @@ class QuantisedWeights:
 
 
 def constant_weights(rewriter: CallRewriter, expr: Any, channel_axis: int) -> QuantisedWeights | None:
-    """The constant weights that `expr` dequantises, also transposed or reshaped; None for others."""
-    turned = rewriter.definition(expr)
-    axes: list[int] | None = None
-    shape: list[int] | None = None
-    if operator(turned) == "relax.permute_dims":
-        rank = len(turned.ty.shape)
-        axes = [*reversed(range(rank))] if turned.attrs.axes is None else integers(turned.attrs.axes)
-        expr = turned.args[0]
-    elif operator(turned) == "relax.reshape":  # TFLite's depthwise weights: 1HWO as HWOI
-        sizes = shape_of(turned)
-        if not all(isinstance(size, int) for size in sizes):  # no constant has dynamic sizes
-            return None
-        shape, expr = sizes, turned.args[0]
-    levels = dequantised(rewriter, expr, several=True)
+    """The constant weights that `expr` dequantises, also transposed and reshaped; None for others."""
+    moves: list[Any] = []
+    call = rewriter.definition(expr)
+    while operator(call) in _OF_CONSTANTS:
+        moves.append(call)
+        call = rewriter.definition(call.args[0])
+    levels = dequantised(rewriter, call, several=True)
     if levels is None:
         return None
     data = rewriter.definition(levels.data)
     value = constant(data)
     if value is None and operator(data) == "relax.permute_dims":
         inner = constant(rewriter.definition(data.args[0]))
-        if inner is not None:
-            value = np.transpose(inner, None if data.attrs.axes is None else integers(data.attrs.axes))
-    if value is None:
+        value = None if inner is None else _moved(data, inner)
+    if value is None or not value.size:
         return None
-    axis: int | None = levels.axis if axes is None else axes.index(levels.axis)
-    if shape is not None:
-        axis = _axis_after(value.shape, levels.axis, shape)
-        value = value.reshape(shape)
-    points = levels.zero_points
-    if max(levels.scale.size, points.size) > 1 and axis != channel_axis:
-        return None
-    value = value.astype("int32") if axes is None else np.transpose(value, axes).astype("int32")
+    scale, points = levels.scale, levels.zero_points
+    if max(scale.size, points.size) > 1:
+        numbers = along(np.arange(value.shape[levels.axis], dtype="int32"), levels.axis, value.ndim)
+        places = np.broadcast_to(numbers, value.shape)
+        for move in reversed(moves):
+            places = _moved(move, places)
+        channels = np.moveaxis(places, channel_axis, 0).reshape(places.shape[channel_axis], -1)
+        if (channels != channels[:, :1]).any():  # a scale of another axis, or of parts of a channel
+            return None
+        scale, points = (each if each.size == 1 else each[channels[:, 0]] for each in (scale, points))
+    for move in reversed(moves):
+        value = _moved(move, value)
+    value = value.astype("int32")
     shifted = value - along(points, channel_axis, value.ndim)
     kind = "int16" if str(levels.data.ty.dtype) == "int16" else "int8"
     for narrow in ("int8", kind):
         if shifted.min(initial=0) >= np.iinfo(narrow).min and shifted.max(initial=0) <= np.iinfo(narrow).max:
-            return QuantisedWeights(shifted.astype(narrow), levels.scale, np.zeros(1, "int32"))
+            return QuantisedWeights(shifted.astype(narrow), scale, np.zeros(1, "int32"))
     middle = 128 if str(levels.data.ty.dtype) == "uint8" else 0
-    return QuantisedWeights((value - middle).astype(kind), levels.scale, points - middle)
+    return QuantisedWeights((value - middle).astype(kind), scale, points - middle)
+
+
+def _moved(move: Any, value: Array) -> Array:
+    """An array moved as the call `move`, one of _OF_CONSTANTS, does."""
+    if operator(move) == "relax.permute_dims":
+        return np.transpose(value, None if move.attrs.axes is None else integers(move.attrs.axes))
+    return value.reshape([int(size) for size in shape_of(move)])  # no constant has dynamic sizes
 
 
 def along(numbers: Array, axis: int, rank: int) -> Array:
     """One number, or one for each index of an axis, that broadcasts to a tensor of `rank` axes."""
     return numbers.reshape([-1 if position == axis else 1 for position in range(rank)])
-
-
-def _axis_after(before: Sequence[int], axis: int, shape: Sequence[int]) -> int | None:
-    """The axis of `shape` that an axis of a reshaped array has become; None where it is split or merged."""
-    outer = math.prod(before[:axis])
-    for position, size in enumerate(shape):
-        if size == before[axis] and math.prod(shape[:position]) == outer:
-            return position
-    return None
 
 
 def scaled_levels(rewriter: CallRewriter, expr: Any) -> QuantisedOperand | None:

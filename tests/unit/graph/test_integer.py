@@ -264,6 +264,24 @@ def test_transposed_and_unsigned_weights_of_a_product() -> None:
     assert str(product.args[1].ty.dtype) == "int8"
 
 
+@pytest.mark.parametrize(
+    ("axes", "shape", "kind"),
+    [([2, 0, 1], [12, 9], "int32"), ([2, 0, 1], [6, 18], "int32"), ([0, 1, 2], [18, 6], "float32")],
+)
+def test_weights_that_are_moved_twice(axes: list[int], shape: list[int], kind: str) -> None:
+    """As those of an LSTM's inputs; they stay float where their scales are not those of columns."""
+    value = np.random.default_rng(2).integers(-128, 128, (2, 9, 6)).astype("int8")
+    scale, zero = np.linspace(0.1, 1, 9), np.arange(-4, 5)
+
+    def body(x: Any) -> Any:
+        moved = op.permute_dims(_weights(value, scale, zero, 1), axes)
+        return op.matmul(_image(x), op.reshape(moved, shape))
+
+    changed = _same(module([((4, shape[0]), "int8")], body), (4, shape[0]))
+    product = next(call for call in calls(changed) if call.op.name == "relax.matmul")
+    assert product.ty.dtype == kind
+
+
 UP = RNG.integers(-127, 128, (4, 5, 3, 2)).astype("int8")  # I, O, H, W
 TRANSPOSED: dict[str, Any] = {
     "strided": ({"strides": 2}, {}, UP),
