@@ -49,7 +49,7 @@ def compiles_for_size(target: Target) -> bool:
 
 def cold_kernels(functions: Mapping[str, tirx.PrimFunc], plan: Plan, target: Target) -> frozenset[str]:
     """The names of a plan's cold kernels; `functions`: its kernels by name."""
-    calls = Counter(step.kernel for bucket in plan.buckets for step in bucket.steps)
+    calls = _calls(plan)
     plain = {name: operations(function.body) for name, function in functions.items()}
     weighed = plain
     if not has_floats(target):
@@ -66,6 +66,18 @@ def cold_kernels(functions: Mapping[str, tirx.PrimFunc], plan: Plan, target: Tar
             break
         cold.add(name)
     return frozenset(cold)
+
+
+def _calls(plan: Plan) -> Counter[str]:
+    """How often each kernel is called in all buckets; rounds of loops are not known."""
+    calls = Counter[str]()
+    for bucket in plan.buckets:
+        rounds = 1
+        for step in bucket.steps:
+            if step.loop is not None:
+                rounds = rounds // _UNKNOWN_ROUNDS if step.loop.ends else rounds * _UNKNOWN_ROUNDS
+            calls[step.kernel] += rounds
+    return calls
 
 
 def operations(statement: Any, float_cost: int = 1) -> float:

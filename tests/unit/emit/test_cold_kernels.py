@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kiln.config import load_target
@@ -37,7 +38,13 @@ FUNCTIONS = {"brief": brief, "lasting": lasting}
 
 
 def plan(*kernels: str) -> Plan:
-    steps = [{"kernel": name, "label": "", "extent": 1, "args": [], "attrs": {}} for name in kernels]
+    """A plan that calls `kernels` in turn; `begin` and `end` are the control steps of a loop."""
+    steps: list[dict[str, Any]] = [
+        {"kernel": name, "label": "", "extent": 1, "args": [], "attrs": {}} for name in kernels
+    ]
+    for step in steps:
+        if step["kernel"] in ("begin", "end"):
+            step["loop"] = {"number": 1, "ends": step["kernel"] == "end"}
     bucket = {"name": "static", "dims": {}, "arena_bytes": 0, "lower_bound_bytes": 0, "tensors": []}
     return plan_of(
         name="net",
@@ -59,6 +66,12 @@ def test_kernels_with_few_operations_are_cold(calls: int, cold: set[str]) -> Non
     """All calls of a kernel count: 40 of the brief one are a tenth of the operations."""
     target = load_target("cortex_m4")
     assert cold_kernels.cold_kernels(FUNCTIONS, plan("lasting", *["brief"] * calls), target) == cold
+
+
+def test_calls_in_a_loop_count_for_each_round() -> None:
+    target = load_target("cortex_m4")
+    calls = plan("lasting", "begin", *["brief"] * 3, "end", "brief")
+    assert cold_kernels.cold_kernels(FUNCTIONS, calls, target) == set()
 
 
 def test_only_microcontrollers_compile_for_size() -> None:
