@@ -122,6 +122,34 @@ def attention():
     shapes = (4, 3, 8), (2, 4, 6, 8), (3, 1, 4, 3, 8), (2, 1, 6, 8), (3, 6)
     heads = {0: Dim("heads", min=2, max=5)}
     return Attention(), tuple(torch.randn(*shape) for shape in shapes), (None, None, heads, None, None)
+
+class Extremes(nn.Module):
+    """Functions of float64, which keep its digits, of other types, of huge, tiny and infinite numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.points = torch.cat((torch.linspace(-5.07, 12, 40), torch.tensor([-1e-5, 1e5]))).double()
+        self.wanted = torch.stack((torch.lgamma(self.points), torch.digamma(self.points)))
+
+    def forward(self, x, n):
+        points, special = self.points + x[0, 0].double(), torch.special
+        gaps = torch.stack((torch.lgamma(points), torch.digamma(points))) - self.wanted
+        made = [gaps / (1 + self.wanted.abs()) * 1e9 + 1, torch.digamma(x[0] - 1e-5) * 1e-5]
+        made += [special.erfcx(n), torch.polygamma(1, (x + 1.5).half()), torch.lgamma(n + 1)]
+        made += [torch.sinc(n > 2)]
+        made += [torch.einsum("ij->i", n), torch.einsum("ij,kj->ik", n.byte(), n.byte())]
+        c, nan = torch.view_as_complex(x.view(-1, 4, 2) + 0.5), x[0] / x[0]
+        for scale in (1e30, 1e-30):
+            one = c * scale
+            parts = [one.abs() / scale, one.sgn(), scale / one, one / one[:1], one.log()]
+            parts += [one.sqrt() / scale**0.5]
+            made += [torch.view_as_real(part) if part.is_complex() else part for part in parts]
+        return *made, torch.hypot(1 / x[0], nan), torch.hypot(x[1] * 0, nan).isnan()
+
+def extremes():
+    x = torch.arange(16.0).view(2, 8) / 4
+    x[0] = 0
+    return Extremes(), (x, torch.arange(8, dtype=torch.int32).view(2, 4))
 '''
 
 
@@ -132,7 +160,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("name", ["composed", "moves", "complex_functions", "factors", "attention"])
+NAMES = ["composed", "moves", "complex_functions", "factors", "attention", "extremes"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_operators_that_kiln_composes(folder: Path, name: str) -> None:
     done = build(folder, f"model=nets:{name}", "test")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout

@@ -30,7 +30,10 @@ class Options(nn.Module):
         linear = torch.ops.aten.upsample_linear1d(x[0], [10], False, 1.3)
         place = torch.zeros_like(i)
         means = i.scatter_reduce(1, place, i, "mean"), i.index_reduce(1, place[0], i, "mean")
-        return *pools, bags, resized, *images, linear, *means, F.celu(x, 2.0)
+        one, old, half = x[0, :, 0, 0], (x[0, 0, 0, :3] * 1, x[1, 0, 0, :3] ** 2), x.half()
+        norms = torch.native_batch_norm(x, one, None, *old, True, 0.3, 1e-3)
+        norms += (F.batch_norm(half, old[0].half(), old[1].half(), training=True),)
+        return *pools, bags, resized, *images, linear, *means, F.celu(x, 2.0), *norms
 
 def options():
     torch.manual_seed(0)
@@ -113,6 +116,7 @@ class Numberless(nn.Module):
         made = [x.prod(0), x.prod(-1, keepdim=True), *x.topk(1, 0), x.var(0, correction=0), x.flip(0)]
         made += [*torch.var_mean(x, 0, correction=0), n.all(0), n.any(0), x.scatter(0, zero, x * 2)]
         made += [x.scatter(0, zero, 2.0), x.scatter_add(0, zero, x), x.index_fill(0, zero[None], 3.0)]
+        made += [x.index_reduce(0, zero[None], x * 3, "mean")]
         made += [x.scatter_reduce(0, zero, x * 3, "mean"), *x.max(0), x.std(0, correction=0)]
         ends = x * 0 + 1, n * 3.0
         made += [torch.linspace(*ends, 1), torch.linspace(*ends, 5), torch.logspace(*ends, 1)]

@@ -30,7 +30,7 @@ def curves() -> Mapping[Any, Callable[..., Any]]:
 def _root(torch: Any, x: Any) -> Any:
     """The root with a real part that is not negative; differences that would cancel are not taken."""
     a, b = parts(x)
-    greater = torch.sqrt(((a * a + b * b).sqrt() + a.abs()) / 2)
+    greater = torch.sqrt(size_of(x) / 2 + a.abs() / 2)
     less = torch.where(greater > 0, b.abs() / (2 * greater), 0.0)
     real, imaginary = torch.where(a >= 0, greater, less), torch.where(a >= 0, less, greater)
     return joined(real, torch.where(b < 0, -imaginary, imaginary))
@@ -43,7 +43,7 @@ def _exponential(x: Any) -> Any:
 
 def _logarithm(torch: Any, x: Any) -> Any:
     a, b = parts(x)
-    return joined((a * a + b * b).sqrt().log(), torch.atan2(b, a))
+    return joined(size_of(x).log(), torch.atan2(b, a))
 
 
 def _turned(x: Any) -> Any:
@@ -73,10 +73,8 @@ def _curves(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
         return divided(joined(t, u), joined(torch.ones_like(t), t * u))
 
     def sign(x: Any) -> Any:
-        a, b = parts(x)
-        size = (a * a + b * b).sqrt()
-        scale = torch.where(size > 0, 1 / size, 0.0)
-        return joined(a * scale, b * scale)
+        size = size_of(x)
+        return joined(*(torch.where(size == 0, 0.0, part / size) for part in parts(x)))
 
     return {
         aten.exp.default: _exponential,
@@ -91,7 +89,7 @@ def _curves(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
         aten.sgn.default: sign,
         aten.sign.default: sign,
         aten.sigmoid.default: lambda x: reciprocal(added(_exponential(made(-pair(x))), 1)),
-        aten.abs.default: lambda x: size_of(x),
+        aten.abs.default: size_of,
         aten.angle.default: lambda x: torch.atan2(*reversed(parts(x))),
         aten.isnan.default: lambda x: pair(x).isnan().any(-1),
         aten.isinf.default: lambda x: pair(x).isinf().any(-1),

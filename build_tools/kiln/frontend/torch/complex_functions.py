@@ -37,8 +37,9 @@ def added(x: Any, y: Any, alpha: Any = 1) -> Any:
 
 
 def size_of(x: Any) -> Any:
+    """The absolute value, whose square float32 need not hold."""
     a, b = parts(x)
-    return (a * a + b * b).sqrt()
+    return a.hypot(b)
 
 
 def scaled(x: Any, factor: Any) -> Any:
@@ -59,9 +60,12 @@ def multiplied(x: Any, y: Any) -> Any:
 
 
 def reciprocal(x: Any) -> Any:
+    """1 / `x`, by numbers of a size near 1, whose squares float32 holds."""
     a, b = parts(x)
+    most = a.abs().maximum(b.abs())
+    a, b = a / most, b / most
     size = a * a + b * b
-    return joined(a / size, -b / size)
+    return joined(a / size / most, -b / size / most)
 
 
 def divided(x: Any, y: Any) -> Any:

@@ -44,6 +44,7 @@ from kiln.frontend.torch.scans import scans
 from kiln.frontend.torch.special import special
 from kiln.frontend.torch.translations import translations
 from kiln.frontend.torch.unconverted import unconverted
+from kiln.frontend.torch.wide_functions import WIDE_FUNCTIONS
 from kiln.frontend.torch.without_axes import WITHOUT_AXES
 from kiln.frontend.torch.writes import writes
 from kiln.stages.model import ExportStage
@@ -71,7 +72,8 @@ def convert(path: Path, tools: str = "") -> bytes:
             program, written, buffers = with_kept_buffers(opened)
             dtypes = output_types(program)
             program = without_diagonal_writes(without_checks(program))
-            program = replaced(program, DYNAMIC_NUMBERS, EXACT_NUMBERS, INTEGERS, LOSSES, WITHOUT_AXES)
+            tables = DYNAMIC_NUMBERS, EXACT_NUMBERS, INTEGERS, LOSSES, WITHOUT_AXES, WIDE_FUNCTIONS
+            program = replaced(program, *tables)
             program = without_complex(program)
             program = with_explicit_types(program)
             from onnxscript import optimizer

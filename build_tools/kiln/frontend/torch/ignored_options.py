@@ -13,7 +13,7 @@ from kiln.frontend.torch.exact_numbers import is_rounded
 from kiln.frontend.torch.onnx_steps import ints, like
 from kiln.frontend.torch.present import aten as own_operators
 
-_FLOAT64 = 11  # of ONNX's element types
+_FLOAT32, _FLOAT64 = 1, 11  # of ONNX's element types
 
 
 def ignored_options() -> Mapping[Any, Callable[..., Any]]:
@@ -23,6 +23,7 @@ def ignored_options() -> Mapping[Any, Callable[..., Any]]:
         aten.avg_pool2d.default: avg_pool(2),
         aten.avg_pool3d.default: avg_pool(3),
         aten._native_batch_norm_legit_no_training.default: batch_norm,
+        aten._native_batch_norm_legit_functional.default: batch_norm_functional,
         aten.elu.default: elu,
         aten.scalar_tensor.default: scalar_tensor,
         aten.linalg_vector_norm.default: vector_norm,
@@ -111,6 +112,51 @@ def batch_norm(
     made = aten_native_batch_norm(self, weight, bias, running_mean, running_var, False, momentum, eps)[0]
     empty = op.Expand(like(0, self), ints(0))
     return made, empty, empty
+
+
+def batch_norm_functional(
+    self: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Any, Any, Any, Any, Any]:
+    """aten::_native_batch_norm_legit_functional; the exporter takes `training` for False.
+
+    In training it normalises by the statistics of `self` [n, channels, ...], in float32 or float64. Results:
+    the normalised values, the mean and the reciprocal of the deviation, and the new running statistics.
+    """
+    from onnxscript import opset18 as op
+
+    if not training:
+        made = batch_norm(self, weight, bias, running_mean, running_var, momentum, eps)
+        return *made, running_mean, running_var
+    rank = len(self.shape)
+    x = self if self.dtype == _FLOAT64 else op.Cast(self, to=_FLOAT32)
+    axes = ints(*(axis for axis in range(rank) if axis != 1))
+    mean = op.ReduceMean(x, axes)
+    centred = op.Sub(x, mean)
+    variance = op.ReduceMean(op.Mul(centred, centred), axes)
+    scale = op.Reciprocal(op.Sqrt(op.Add(variance, like(eps, x))))
+    made = op.Mul(centred, scale)
+    across = ints(-1, *[1] * (rank - 2))
+    if weight is not None:
+        made = op.Mul(made, op.Reshape(op.CastLike(weight, x), across))
+    if bias is not None:
+        made = op.Add(made, op.Reshape(op.CastLike(bias, x), across))
+    count = op.CastLike(op.Div(op.Size(x), op.Size(mean)), x)
+    unbiased = op.Div(op.Mul(variance, count), op.Sub(count, like(1, x)))
+
+    def moved(old: Any, new: Any) -> Any:
+        kept = op.Mul(op.CastLike(old, x), like(1 - momentum, x))
+        return op.CastLike(op.Add(kept, op.Mul(op.Reshape(new, ints(-1)), like(momentum, x))), old)
+
+    statistics = [op.CastLike(op.Reshape(one, ints(-1)), self) for one in (mean, scale)]
+    running = moved(running_mean, mean), moved(running_var, unbiased)
+    return op.CastLike(made, self), *statistics, *running
 
 
 def elu(self: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:

@@ -3,11 +3,12 @@
 PyTorch's exporter makes types explicit, too, but fails at a number as the first operand that changes the type
 of a tensor (1.0 - mask, 7 // counts), at floor divisions of integers by such numbers, and at copysign with a
 number. It computes softmax in the type of its operand where another one is asked for, and leaves the types of
-a power of two tensors, and of tensors that are stacked, as they are. It also fails at remainders and powers
-with a dynamic size as the number, which becomes a tensor here. Of the operators on bits it lacks shifts of
-two tensors that a program writes as `a << b`, fails where the types of the operands differ, and computes
-`mask & 1` as a truth value: all become operators of two tensors of the result's type. It knows the types of
-mul, div and gt, and not those of their other names multiply, divide and greater, which become the former.
+a power of two tensors, of tensors that are stacked, and of sums in einsum, as they are. It also fails at
+remainders and powers with a dynamic size as the number, which becomes a tensor here. Of the operators on bits
+it lacks shifts of two tensors that a program writes as `a << b`, fails where the types of the operands
+differ, and computes `mask & 1` as a truth value: all become operators of two tensors of the result's type. It
+knows the types of mul, div and gt, and not those of their other names multiply, divide and greater, which
+become the former.
 """
 
 from __future__ import annotations
@@ -52,9 +53,10 @@ def with_explicit_types(program: Any) -> Any:
             if node.target in divisions:
                 operands = [_tensor(torch, graph, operand, node) for operand in node.args[:2]]
                 node.target, node.args = divisions[node.target], tuple(operands)
-            if node.target is aten.stack.default:
-                parts = [_cast(torch, graph, part, node) for part in node.args[0]]
-                node.args = (parts, *node.args[1:])
+            for operator, place in ((aten.stack.default, 0), (aten.einsum.default, 1)):
+                if node.target is operator:
+                    parts = [_cast(torch, graph, part, node) for part in node.args[place]]
+                    node.args = (*node.args[:place], parts, *node.args[place + 1 :])
     for graph in graphs_of(program):
         graph.owning_module.recompile()
     return program

@@ -16,6 +16,8 @@ from typing import Any
 from kiln.frontend.torch.onnx_steps import like
 from kiln.frontend.torch.present import aten as own_operators
 
+_FLOAT64 = 11  # of ONNX's element types
+
 # C. Lanczos' series with gamma = 5, as in Numerical Recipes (gammln).
 _LANCZOS: tuple[float, ...] = (
     76.18009172947146,
@@ -24,6 +26,17 @@ _LANCZOS: tuple[float, ...] = (
     -1.231739572450155,
     0.1208650973866179e-2,
     -0.5395239384953e-5,
+)
+# Lanczos' series with gamma = 7 and nine terms, whose error is below 1e-15 (P. Godfrey's factors).
+_LANCZOS_64: tuple[float, ...] = (
+    676.5203681218851,
+    -1259.1392167224028,
+    771.32342877765313,
+    -176.61502916214059,
+    12.507343278686905,
+    -0.13857109526572012,
+    9.9843695780195716e-6,
+    1.5056327351493116e-7,
 )
 # M. Giles, Approximating the erfinv function: the centre, and the tails.
 _CENTRE: tuple[float, ...] = (
@@ -82,6 +95,8 @@ _BESSEL_TAIL: tuple[float, ...] = (
     0.01328592,
     0.39894228,
 )
+# Factors of the asymptotic series of digamma in 1 / x^2: Bernoulli's numbers B(2n), divided by -2n.
+_DIGAMMA: tuple[float, ...] = (-1 / 12, 1 / 120, -1 / 252, 1 / 240, -1 / 132, 691 / 32760, -1 / 12)
 _FRACTION = 24  # levels of the continued fraction of erfcx, from 2 on
 
 
@@ -91,32 +106,35 @@ def lgamma(self: Any) -> Any:
 
     reflected = op.Less(self, like(0.5, self))
     x = op.Where(reflected, op.Sub(like(1, self), self), self)
-    series: Any = like(1.000000000190015, x)
-    for term, factor in enumerate(_LANCZOS, 1):
-        series = op.Add(series, op.Div(like(factor, x), op.Add(x, like(term, x))))
-    high = op.Add(x, like(5.5, x))
-    main = op.Sub(op.Mul(op.Add(x, like(0.5, x)), op.Log(high)), high)
-    logarithm = op.Add(main, op.Log(op.Div(op.Mul(like(math.sqrt(2 * math.pi), x), series), x)))
-    part = op.Sub(self, op.Floor(self))
-    mirrored = op.Sub(op.Log(op.Div(like(math.pi, x), op.Sin(op.Mul(part, like(math.pi, x))))), logarithm)
+    wide = self.dtype == _FLOAT64
+    series: Any = like(0.99999999999980993 if wide else 1.000000000190015, self)
+    for term, factor in enumerate(_LANCZOS_64 if wide else _LANCZOS, 1):
+        series = op.Add(series, op.Div(like(factor, self), op.Add(x, like(term, self))))
+    high = op.Add(x, like(7.5 if wide else 5.5, self))
+    main = op.Sub(op.Mul(op.Add(x, like(0.5, self)), op.Log(high)), high)
+    logarithm = op.Add(main, op.Log(op.Div(op.Mul(like(math.sqrt(2 * math.pi), self), series), x)))
+    rest = op.Sub(self, op.Round(self))
+    sine = op.Abs(op.Sin(op.Mul(rest, like(math.pi, self))))
+    mirrored = op.Sub(op.Log(op.Div(like(math.pi, self), sine)), logarithm)
     return op.Where(op.IsInf(self), op.Abs(self), op.Where(reflected, mirrored, logarithm))
 
 
 def digamma(self: Any) -> Any:
-    """aten::digamma: the derivative of lgamma, by its asymptotic series six above the number."""
+    """aten::digamma: the derivative of lgamma, by its asymptotic series 6 above the number, 10 in float64."""
     from onnxscript import opset18 as op
 
     one = like(1, self)
     reflected = op.Less(self, like(0, self))
     x = op.Where(reflected, op.Sub(one, self), self)
+    above, terms = (10, 7) if self.dtype == _FLOAT64 else (6, 3)
     sums: Any = op.Div(one, x)
-    for term in range(1, 6):
-        sums = op.Add(sums, op.Div(one, op.Add(x, like(term, x))))
-    high = op.Add(x, like(6, x))
+    for term in range(1, above):
+        sums = op.Add(sums, op.Div(one, op.Add(x, like(term, self))))
+    high = op.Add(x, like(above, self))
     square = op.Div(one, op.Mul(high, high))
-    tail = _polynomial(square, (-1 / 252, 1 / 120, -1 / 12, 0))
-    logarithm = op.Sub(op.Add(op.Sub(op.Log(high), op.Div(like(0.5, x), high)), tail), sums)
-    rest = op.Sub(self, op.Floor(self))
+    tail = _polynomial(square, (*reversed(_DIGAMMA[:terms]), 0), self)
+    logarithm = op.Sub(op.Add(op.Sub(op.Log(high), op.Div(like(0.5, self), high)), tail), sums)
+    rest = op.Sub(self, op.Round(self))
     slope = op.Div(like(math.pi, self), op.Tan(op.Mul(rest, like(math.pi, self))))
     below = op.Where(op.Equal(rest, like(0, self)), like(math.nan, self), op.Sub(logarithm, slope))
     return op.Where(reflected, below, logarithm)
@@ -128,8 +146,8 @@ def erfinv(self: Any) -> Any:
 
     one = like(1, self)
     w = op.Neg(op.Log(op.Mul(op.Sub(one, self), op.Add(one, self))))
-    centre = _polynomial(op.Sub(w, like(2.5, w)), _CENTRE)
-    tails = _polynomial(op.Sub(op.Sqrt(op.Max(w, like(0, w))), like(3, w)), _TAILS)
+    centre = _polynomial(op.Sub(w, like(2.5, w)), _CENTRE, self)
+    tails = _polynomial(op.Sub(op.Sqrt(op.Max(w, like(0, w))), like(3, w)), _TAILS, self)
     factor = op.Where(op.Less(w, like(5, w)), centre, tails)
     end = op.Equal(op.Abs(self), one)
     return op.Mul(self, op.Where(end, like(math.inf, self), factor))
@@ -155,9 +173,9 @@ def i0(self: Any) -> Any:
 
     size, edge = op.Abs(self), like(3.75, self)
     part = op.Div(op.Min(size, edge), edge)
-    near = _polynomial(op.Mul(part, part), _BESSEL)
+    near = _polynomial(op.Mul(part, part), _BESSEL, self)
     far = op.Max(size, edge)
-    tail = _polynomial(op.Div(edge, far), _BESSEL_TAIL)
+    tail = _polynomial(op.Div(edge, far), _BESSEL_TAIL, self)
     return op.Where(op.Less(size, edge), near, op.Mul(op.Div(op.Exp(far), op.Sqrt(far)), tail))
 
 
@@ -178,14 +196,19 @@ def rrelu(
 
 
 def hypot(self: Any, other: Any) -> Any:
-    """aten::hypot: the root of the sum of two squares, which does not overflow before its result."""
+    """aten::hypot: the root of the sum of two squares, which does not overflow before its result.
+
+    It is infinite where one number is, else NaN where one is.
+    """
     from onnxscript import opset18 as op
 
     a, b = op.Abs(self), op.Abs(other)
     most, least = op.Max(a, b), op.Min(a, b)
-    zero = op.Equal(most, like(0, most))
-    ratio = op.Div(least, op.Where(zero, like(1, most), most))
-    return op.Mul(most, op.Sqrt(op.Add(op.Mul(ratio, ratio), like(1, most))))
+    ratio = op.Div(least, op.Where(op.Equal(most, like(0, self)), like(1, self), most))
+    root = op.Mul(most, op.Sqrt(op.Add(op.Mul(ratio, ratio), like(1, self))))
+    total = op.Add(a, b)
+    infinite = op.Or(op.IsInf(a), op.IsInf(b))
+    return op.Where(infinite, like(math.inf, self), op.Where(op.IsNaN(total), total, root))
 
 
 def copysign(self: Any, other: Any) -> Any:
@@ -219,11 +242,14 @@ def atan2(self: Any, other: Any) -> Any:
     return op.Where(op.Or(op.IsNaN(self), op.IsNaN(other)), like(math.nan, self), angle)
 
 
-def _polynomial(x: Any, factors: Sequence[float]) -> Any:
-    """The polynomial of x with these factors, that of the highest power first."""
+def _polynomial(x: Any, factors: Sequence[float], of: Any) -> Any:
+    """The polynomial of x with these factors, that of the highest power first; `of`: an input of its type.
+
+    The exporter does not know the types of all results, and float64 would have factors of float32.
+    """
     from onnxscript import opset18 as op
 
-    polynomial: Any = like(factors[0], x)
+    polynomial: Any = like(factors[0], of)
     for factor in factors[1:]:
-        polynomial = op.Add(op.Mul(polynomial, x), like(factor, x))
+        polynomial = op.Add(op.Mul(polynomial, x), like(factor, of))
     return polynomial

@@ -22,6 +22,7 @@ def _rules(aten: Any) -> Mapping[Any, Callable[..., Any]]:
         aten.any.dim,
         aten.flip.default,
         aten.index_fill.int_Scalar,
+        aten.index_reduce.default,
         aten.prod.dim_int,
         aten.scatter.src,
         aten.scatter.value,
