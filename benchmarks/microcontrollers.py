@@ -24,7 +24,7 @@ from kiln.config import Target, load_target
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json, write_json
-from kiln.plan.schema import read_plan
+from kiln.plan.schema import ExpressionArgument, PlannedStep, read_plan
 
 from benchmarks import tflm
 from benchmarks.contenders import Folders
@@ -117,13 +117,30 @@ def measured(given: str, target: str, folders: Folders) -> Measured:
     instructions, error = read_vectors(done.stdout)
     size, plan = read_json(stages / "size.json"), read_plan(stages / "plan" / "plan.json")
     linked, largest = size["linked"], max(size["buckets"], key=lambda bucket: bucket["arena_bytes"])
-    macs = max(sum(step.macs or 0 for step in bucket.steps) for bucket in plan.buckets)
+    macs = max(multiply_adds(bucket.steps) for bucket in plan.buckets)
+    ram = linked["ram_bytes"] + size["state_bytes"] + largest["arena_bytes"]
     return Measured(
         model, target, macs, instructions,
-        linked["flash_bytes"], linked["ram_bytes"] + largest["arena_bytes"], largest["arena_bytes"],
+        linked["flash_bytes"], ram, largest["arena_bytes"],
         largest["lower_bound_bytes"], linked.get("stack_bytes"), error,
         _reference_error(model, target, folders), least_arena(given, model, target, folders),
     )  # fmt: skip
+
+
+def multiply_adds(steps: Sequence[PlannedStep]) -> int:
+    """Multiply-adds of a run; a loop has as many rounds as rows that it writes, one if it writes no rows."""
+    totals, rounds = [0], [1]
+    for step in steps:
+        if step.loop is not None and not step.loop.ends:
+            totals, rounds = [*totals, 0], [*rounds, 1]
+        elif step.loop is not None:
+            of_loop = totals.pop() * rounds.pop()
+            totals[-1] += of_loop
+        elif step.label == "loop_row":
+            sizes = [arg.bytes for arg in step.args if not isinstance(arg, ExpressionArgument)]
+            rounds[-1] = sizes[-1] // sizes[0]
+        totals[-1] += step.macs or 0
+    return totals[0]
 
 
 def _file_of(model: str, folders: Folders) -> Path | None:

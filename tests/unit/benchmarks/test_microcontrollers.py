@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from kiln.config import load_target
 from kiln.device.bundle import GoldenVector
 from kiln.errors import KilnError
+from kiln.plan.schema import PlannedStep
 
 from benchmarks import mcu_levels, microcontrollers, tflm, tflm_sources
 from benchmarks.contenders import Folders
-from benchmarks.microcontrollers import Measured, peer_sources, read_vectors, run
+from benchmarks.microcontrollers import Measured, multiply_adds, peer_sources, read_vectors, run
 from benchmarks.peers import PEERS
 
 OUTPUT = """  vector random_1: max error 0 levels, allowed 1 levels: ok  (471,960 instructions)
@@ -37,6 +40,21 @@ def test_a_row() -> None:
         "kws", "cortex_m4", "2.000", "2.500", "–", "–", "10", "20", "–", "30", "40", "–", "0 levels", "–",
         "–",
     ]  # fmt: skip
+
+
+def test_multiply_adds_of_a_loop() -> None:
+    """The rows of 8 bytes that the inner of two loops writes are 80 bytes; the outer one writes none."""
+
+    def step(label: str, macs: int | None = None, sizes: Sequence[int] = (), **more: Any) -> PlannedStep:
+        args = [{"at": "arena", "offset": 0, "bytes": size} for size in sizes]
+        return PlannedStep.model_validate({"kernel": "k", "label": label, "args": args, "macs": macs, **more})
+
+    def mark(number: int, ends: bool) -> PlannedStep:
+        return step("loop", 0, loop={"number": number, "ends": ends})
+
+    inner = [mark(2, False), step("matmul", 5), step("loop_row", sizes=[8, 8, 80]), mark(2, True)]
+    steps = [step("matmul", 7), mark(1, False), *inner, step("matmul", 3), mark(1, True)]
+    assert multiply_adds(steps) == 7 + 5 * 10 + 3
 
 
 def test_a_target_with_an_operating_system(tmp_path: Path) -> None:
