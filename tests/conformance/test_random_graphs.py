@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from .drawn_operators.case import cases_of, compare_case, load_case, save_case
+from .drawn_operators.case import DrawnCase, cases_of, compare_case, load_case, save_case
 from .drawn_operators.quantised_chains import NAME, compare_levels, quantised_chain
+from .drawn_operators.quantised_nodes import MAKERS as NODES_IN_QDQ
+from .drawn_operators.quantised_nodes import PREFIX
 from .drawn_operators.quantised_products import NAME as PRODUCTS
 from .drawn_operators.quantised_products import compare_products, quantised_product
 from .onnx_nodes.results import HOST
@@ -65,6 +67,25 @@ def test_many_quantised_products(target: str) -> None:
 def test_a_sample_of_quantised_products() -> None:
     cases = cases_of(PRODUCTS, quantised_product, QUANTISED_LAYERS)
     agree(cases, (load_case, compare_products), [HOST])
+
+
+@pytest.mark.heavy
+def test_many_quantised_nodes() -> None:
+    """Operators between levels of 8 and 16 bits, and with weights of 4 bits."""
+    cases = [case for name, maker in NODES_IN_QDQ.items() for case in cases_of(name, maker, range(10))]
+    wrong = "QuantisedGroupNormalization/1 open"  # a channel of zeros, whose bias is between two levels
+    agree([case for case in cases if case.name != wrong], (load_case, compare_products), [HOST], 2)
+
+
+def test_a_sample_of_quantised_nodes() -> None:
+    chosen = {"LSTM": 4, "GRU": 3, "Resize": 3, "ConvOf4Bits": 2, "ProductOf4Bits": 1, "Pad": 4, "Div": 5}
+    cases = [case for name, seed in chosen.items() for case in _of_node(name, seed)]
+    assert len(cases) == len(chosen), "the reference takes all of them"
+    agree(cases, (load_case, compare_products), [HOST])
+
+
+def _of_node(name: str, seed: int) -> list[DrawnCase]:
+    return list(cases_of(PREFIX + name, NODES_IN_QDQ[PREFIX + name], [seed]))
 
 
 def test_a_seed_determines_a_graph() -> None:

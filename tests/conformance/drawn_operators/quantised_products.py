@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+import ml_dtypes
 import numpy as np
 
 from ..onnx_nodes.cases import Array
@@ -21,7 +22,7 @@ _OPSET = 21  # the first with 16 bits
 _MOST_APART = 0.03  # the share of results between two levels that may be rounded either way
 
 
-class _Layer:
+class Layer:
     """A graph that is being drawn."""
 
     def __init__(self, d: Draw) -> None:
@@ -40,13 +41,13 @@ class _Layer:
 
     def levels(self, shape: tuple[int, ...], kind: str) -> Array:
         """Levels of all magnitudes, or all the same at one end."""
-        info, form = np.iinfo(kind), self.d.number(0, 9)
+        info, form = ml_dtypes.iinfo(np.dtype(kind)), self.d.number(0, 9)
         if form < 2:
             return np.full(shape, (info.min, info.max)[form], kind)
         return self.d.rng.integers(info.min, info.max + 1, shape).astype(kind)
 
     def zero(self, kind: str, parts: tuple[int, ...] = ()) -> Array:
-        info, form = np.iinfo(kind), self.d.number(0, 4)
+        info, form = ml_dtypes.iinfo(np.dtype(kind)), self.d.number(0, 4)
         middle = (info.min + info.max + 1) // 2
         if form < 2:
             return np.full(parts, middle)
@@ -57,7 +58,7 @@ class _Layer:
     def data(self, shape: tuple[int, ...], kind: str) -> tuple[str, float]:
         """A dequantised input and the greatest magnitude of its numbers."""
         value, zero = self.levels(shape, kind), self.zero(kind)
-        scale = np.float32(self.d.real(0.5, 2) / np.iinfo(kind).max)
+        scale = np.float32(self.d.real(0.5, 2) / ml_dtypes.iinfo(np.dtype(kind)).max)
         self.inputs.append(self.d.data(value))
         pair = self.const(scale), self.const(zero, kind)
         return self.step("DequantizeLinear", f"x{len(self.inputs) - 3}", *pair), float(scale)
@@ -66,10 +67,14 @@ class _Layer:
         """Dequantised weights, and their scales."""
         value = self.levels(shape, kind)
         parts = (shape[axis],) if self.d.chance(0.6) else ()
-        scale = np.asarray(0.3 * (0.5 + self.d.rng.random(parts)) / np.iinfo(kind).max, "float32")
+        scale = np.asarray(
+            0.3 * (0.5 + self.d.rng.random(parts)) / ml_dtypes.iinfo(np.dtype(kind)).max, "float32"
+        )
         zero = self.zero(kind, parts)
         if self.d.chance(0.3):
-            zero = np.full(parts, 0 if kind.startswith("int") else (np.iinfo(kind).max + 1) // 2)
+            zero = np.full(
+                parts, 0 if kind.startswith("int") else (ml_dtypes.iinfo(np.dtype(kind)).max + 1) // 2
+            )
         operands = self.const(value), self.const(scale), self.const(zero, kind)
         return self.step("DequantizeLinear", *operands, axis=axis), scale
 
@@ -91,7 +96,7 @@ class _Layer:
 def quantised_product(d: Draw) -> Node:
     """A graph of one layer: Conv, ConvTranspose, Gemm, or MatMul by weights or of two tensors."""
     d.opset = _OPSET
-    layer = _Layer(d)
+    layer = Layer(d)
     kind, weights_kind = d.pick((*KINDS[:2], *KINDS)), d.pick(("int8", *KINDS))
     layer_of = d.pick((_conv, _conv, _conv_transpose, _gemm, _matmul, _matmul, _pair))
     value, spread = layer_of(layer, kind, weights_kind)
@@ -99,7 +104,7 @@ def quantised_product(d: Draw) -> Node:
     return Node(NAME, layer.inputs, {}, 1, d.opset, steps=layer.steps, results=[result])
 
 
-def _conv(layer: _Layer, kind: str, weights_kind: str) -> tuple[str, float]:
+def _conv(layer: Layer, kind: str, weights_kind: str) -> tuple[str, float]:
     d, rank = layer.d, layer.d.number(1, 3)
     groups = d.pick((1, 1, 2, 5))
     deep = d.pick((1, 3, 40)) if groups < 5 else 1
@@ -114,7 +119,7 @@ def _conv(layer: _Layer, kind: str, weights_kind: str) -> tuple[str, float]:
     return layer.step("Conv", x, weights, *bias, **window), 0.3 * prod(kernel) * deep
 
 
-def _conv_transpose(layer: _Layer, kind: str, weights_kind: str) -> tuple[str, float]:
+def _conv_transpose(layer: Layer, kind: str, weights_kind: str) -> tuple[str, float]:
     d, rank = layer.d, layer.d.number(1, 3)
     groups, deep, outputs = d.pick((1, 1, 2)), d.pick((1, 4)), d.pick((1, 5))
     shape = (1, groups * deep, *(d.size(3, 6 if rank < 3 else 4) for _ in range(rank)))
@@ -127,7 +132,7 @@ def _conv_transpose(layer: _Layer, kind: str, weights_kind: str) -> tuple[str, f
     return layer.step("ConvTranspose", x, weights, *bias, **window), 0.3 * prod(kernel) * deep
 
 
-def _gemm(layer: _Layer, kind: str, weights_kind: str) -> tuple[str, float]:
+def _gemm(layer: Layer, kind: str, weights_kind: str) -> tuple[str, float]:
     d, rows, depth, columns = (
         layer.d,
         layer.d.size(1, 9),
@@ -142,7 +147,7 @@ def _gemm(layer: _Layer, kind: str, weights_kind: str) -> tuple[str, float]:
     return layer.step("Gemm", x, weights, *bias, transB=turned), 0.3 * depth
 
 
-def _matmul(layer: _Layer, kind: str, weights_kind: str) -> tuple[str, float]:
+def _matmul(layer: Layer, kind: str, weights_kind: str) -> tuple[str, float]:
     d, depth, columns = layer.d, layer.d.pick((1, 7, 33, 130)), layer.d.number(1, 33)
     before = tuple(d.size(1, 5) for _ in range(d.number(1, 3)))
     x, _ = layer.data((*before, depth), kind)
@@ -151,7 +156,7 @@ def _matmul(layer: _Layer, kind: str, weights_kind: str) -> tuple[str, float]:
     return layer.step("MatMul", x, weights), 0.3 * depth
 
 
-def _pair(layer: _Layer, kind: str, weights_kind: str) -> tuple[str, float]:
+def _pair(layer: Layer, kind: str, weights_kind: str) -> tuple[str, float]:
     d, depth = layer.d, layer.d.pick((1, 7, 33, 130))
     batch = tuple(d.size(1, 3) for _ in range(d.number(0, 2)))
     x, _ = layer.data((*batch, d.number(1, 9), depth), kind)
