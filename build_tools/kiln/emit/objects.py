@@ -30,6 +30,7 @@ from kiln.emit.compile import c_flags, compile_file
 from kiln.emit.fixed_point_conversions import hide_powers_of_two
 from kiln.emit.half_conversions import convert_halves
 from kiln.emit.headers import cuda_include_flag, include_flags
+from kiln.emit.long_conversions import convert_longs
 from kiln.emit.long_products import multiply_by_halves
 from kiln.emit.own_functions import compile_own
 from kiln.emit.run_time_library import missing_symbols
@@ -42,7 +43,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.lower.pipeline import tvm_target
 from kiln.lower.schema import ExternalCode, KernelRecord
-from kiln.lower.target_check import divides_in_software, without_root
+from kiln.lower.target_check import divides_in_software, lacks_conversions_of_longs, without_root
 from kiln.opinfo.attach import refusal
 from kiln.params.store import from_text, load_functions
 from kiln.plan.schema import Plan, read_plan
@@ -209,6 +210,8 @@ def _built(
     roots = without_root(target)
     if roots:
         ordered = {name: root_in_software(function, roots) for name, function in ordered.items()}
+    if lacks_conversions_of_longs(target):
+        ordered = {name: convert_longs(function) for name, function in ordered.items()}
     if divides_in_software(target):
         ordered = {name: multiply_by_halves(divide_by_multiplying(f)) for name, f in ordered.items()}
     if target.vector.isa == "mve":

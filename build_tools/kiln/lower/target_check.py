@@ -131,6 +131,11 @@ def without_root(target: Target) -> frozenset[str]:
     return frozenset(lacking if has_floats(target) else {"float32", "float64"})
 
 
+def lacks_conversions_of_longs(target: Target) -> bool:
+    """Whether the target's cores convert integers of 32 bits to floats, but none of 64."""
+    return target.arch in ("arm_m", "armv7", "riscv32") and has_floats(target)
+
+
 def divides_in_software(target: Target) -> bool:
     """Whether the target's cores have neither division nor products of 64 bits, as in Armv6-M."""
     return target.arch == "arm_m" and "hwdiv" not in _closure(target)
