@@ -6,6 +6,8 @@ import io
 import zipfile
 from pathlib import Path
 
+from kiln.errors import KilnError
+
 _EXPORT = "torch.export.save writes a .pt2 file, torch.onnx.export an .onnx file"
 _KERAS = "tf.lite.TFLiteConverter writes a .tflite file"
 _SAVED_MODEL = f"TensorFlow's SavedModel; {_KERAS}, tf2onnx an .onnx file"
@@ -58,6 +60,16 @@ def kind_of(path: Path, content: bytes | None = None) -> str | None:
     if path.suffix == ".pb":
         return f"a graph of TensorFlow; {_KERAS}, tf2onnx an .onnx file"
     return _by_structure(head)
+
+
+def refuse_other(path: Path, content: bytes | None, expected_kind: str) -> None:
+    """Raise KilnError if a file is of a known kind that is not `expected_kind`, such as `an ONNX model`.
+
+    `content`: the file's bytes, if they have been read already.
+    """
+    kind = kind_of(path, content)
+    if kind is not None and not kind.startswith(expected_kind):
+        raise KilnError(f"{path}: not {expected_kind}: the file is {kind}")
 
 
 def _by_structure(head: bytes) -> str | None:

@@ -74,6 +74,17 @@ def atomic_write(path: str | os.PathLike[str], data: bytes | str, *, sync: bool 
         raise KilnError(f"{path}: cannot write {len(payload)} bytes: {error.strerror}") from error
 
 
+def make_build_folder(path: str | os.PathLike[str]) -> None:
+    """Make the folder `path` below build/ of the current folder. Raises KilnError where it cannot be made."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise KilnError(
+            f"{Path('build').absolute()}: cannot be made: {error.strerror}; builds go to build/ of the "
+            "current folder: change to one that you can write to"
+        ) from None
+
+
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write `value` as JSON with sorted keys, so that equal values give equal bytes."""
     atomic_write(path, json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n")

@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from kiln.command_line.model_files import graph_of
 from kiln.config import load_model
 from kiln.errors import KilnError
 from kiln.file_kinds import kind_of
@@ -81,6 +82,15 @@ def test_under_other_endings_and_none(case: tuple[Path, str]) -> None:
             load_model(str(path))
         assert told in str(refused.value)
         assert str(refused.value).endswith("; allowed: .onnx, .tflite, .pt2")
+
+
+@pytest.mark.parametrize(("suffix", "kind"), [(".onnx", "an ONNX"), (".tflite", "a TFLite")])
+def test_commands_that_read_the_graph(suffix: str, kind: str, tmp_path: Path) -> None:
+    """compare and reduce say of a file that is not a model what a build says of it."""
+    path = tmp_path / f"net{suffix}"
+    path.write_text("not a model\n")
+    with pytest.raises(KilnError, match=rf"net{suffix}: not {kind} model: the file is plain text$"):
+        graph_of(load_model(str(path)), tmp_path, "compare", (".onnx", ".tflite"))
 
 
 def test_models_under_the_ending_of_another(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from kiln.command_line.own_process import run_stage
 from kiln.config import Model
 from kiln.config.source import FileSource, PythonSource
 from kiln.errors import KilnError
+from kiln.file_kinds import refuse_other
 from kiln.files import atomic_write
 from kiln.sources import fetch
 from kiln.sources.torch_archive import TRACED, versions
@@ -54,6 +55,7 @@ def graph_of(model: Model, folder: Path, command: str, formats: tuple[str, ...])
         if source.suffix.lower() not in formats:
             allowed = ", ".join(formats)
             raise KilnError(f"model '{model.name}': {command} accepts {allowed} and .pt2 files")
+        refuse_other(source, None, "a TFLite model" if model.format == "tflite" else "an ONNX model")
         return model, graph_file(model, folder)
     out = folder / "part" / f"{model.name}.onnx"
     out.parent.mkdir(parents=True, exist_ok=True)

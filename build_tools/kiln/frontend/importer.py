@@ -20,7 +20,6 @@ from kiln.config.interface import CountedDimension, Interface
 from kiln.config.sizes import SizeExpr
 from kiln.config.state import KeptValue
 from kiln.errors import KilnError
-from kiln.file_kinds import kind_of
 from kiln.frontend import state
 from kiln.frontend.free_sizes import bind_sizes
 from kiln.frontend.interface import Port, check_declared, described
@@ -137,13 +136,6 @@ def read_model(path: Path) -> bytes:
     if not content:
         raise KilnError(f"{path}: the model file is empty")
     return content
-
-
-def refuse_other(path: Path, content: bytes, expected_kind: str) -> None:
-    """Raise KilnError if a file is of a known kind that is not `expected_kind`, such as `an ONNX model`."""
-    kind = kind_of(path, content)
-    if kind is not None and not kind.startswith(expected_kind):
-        raise KilnError(f"{path}: not {expected_kind}: the file is {kind}")
 
 
 # TVM's messages print the whole record of an operator in place of its name.

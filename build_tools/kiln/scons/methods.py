@@ -12,6 +12,7 @@ import SCons.SConsign
 from kiln.config import load_target
 from kiln.config.check import choices
 from kiln.errors import KilnError
+from kiln.files import make_build_folder
 from kiln.scons import flow, goals, jobs, joint, needs, options, result_files, summary
 from kiln.scons.model_build import BuildOptions, ModelBuild
 from kiln.scons.options import Options
@@ -264,13 +265,7 @@ def KilnOptions(env: Any, arguments: Mapping[str, str], goals: Sequence[str]) ->
     needs.check([load_target(name) for name in parsed.targets], goals, parsed.known_device())
     if "cluster" not in arguments:  # which decides for itself
         SetOption("num_jobs", jobs.default(goals, len(parsed.targets) * len(parsed.models)))
-    try:
-        Path(WORK).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise KilnError(
-            f"{Path('build').absolute()}: cannot be made: {error.strerror}; builds go to build/ of the "
-            "current folder: change to one that you can write to"
-        ) from None
+    make_build_folder(WORK)
     # Absolute, since SCons resolves a relative path at the SConstruct. Its own SConsignFile would replace
     # `$x` in the name of the folder.
     SCons.SConsign.File(str(Path(WORK, "sconsign").absolute()))

@@ -119,10 +119,13 @@ def test_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arrays", "fault", "message"),
     [
-        (["z"], "golden.inputs: kind 'tensors' gives no tensor for input 'x'", "no array 'x'.* it has: z"),
+        (["z"], "golden.inputs: kind 'tensors' gives no tensor for input 'x'", "no array 'x'.* file has: z"),
+        ([], "golden.inputs: kind 'tensors' gives no tensor for input 'x'", "no array .x.*has no arrays"),
+        (["x", "z"], "model 'net': golden.inputs: no input is called 'z', there are: x",
+         "array 'z' is not an input of the model; the inputs are x"),
         (["z", "x"], "{1} is float64[3], but input 'x' is int8[3]", "array 'x' is float64.*'x' is int8"),
         (["x"], "net.onnx: output 'y' of tensors has no finite value in the reference: it proves nothing; c",
-         "these inputs prove nothing: net.onnx: output 'y'"),
+         "these inputs prove nothing: net.onnx: output 'y' has no finite value in the reference$"),
         (["x", "z"], "", "array 'z' is not an input of the model; the inputs are x"),
     ],
 )  # fmt: skip

@@ -173,3 +173,18 @@ def test_the_float_model_hands_on_its_state(tmp_path: Path) -> None:
 def test_a_limit_without_its_float_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["compare", "resnet", "--min-snr", "30"]) == 2
     assert "--min-snr is the limit of --float FILE.onnx" in capsys.readouterr().err
+
+
+def test_inputs_of_another_name(compared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the user's file and array, not the key of a YAML file that compare has written."""
+
+    def built(*_: Any, **__: Any) -> Any:
+        raise KilnError("model 'net_int8': golden.inputs: no input is called 'z', there are: x")
+
+    monkeypatch.setattr(float_model, "build_copy", built)
+    np.savez(tmp_path / "in.npz", z=X)
+    names = [str(dense(tmp_path / "net_int8.onnx", True)), str(dense(tmp_path / "net.onnx"))]
+    with pytest.raises(
+        KilnError, match=r"^in\.npz: array 'z' is not an input of the model; the inputs are x$"
+    ):
+        float_model.compare_with_float(*names, destination_of("x86_64", None), Path("in.npz"))

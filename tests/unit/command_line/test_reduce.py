@@ -217,7 +217,7 @@ def test_what_cannot_be_read_or_written(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "bad.npz").write_bytes(b"PK")
     for model, inputs, out, message in (
         (net, tmp_path / "bad.npz", "out.onnx", r"bad\.npz: not a \.npz file of arrays"),
-        (damaged, None, "out.onnx", r"damaged\.onnx: not a valid ONNX model"),
+        (damaged, None, "out.onnx", r"damaged\.onnx: not an ONNX model: the file is plain text"),
         (net, None, "net.onnx/out.onnx", r"--out .*: .*net\.onnx is not a folder"),
         (net, None, ".", r"--out .*: a folder, but the path of a file is expected"),
         (net, None, "out.npz", r"--out .*out\.npz: its name must end in \.onnx"),

@@ -23,6 +23,7 @@ from kiln.command_line.compare.run import (
     Compared,
     Row,
     configuration_of,
+    errors_of_inputs,
     errors_of_the_copy,
     golden_inputs,
 )
@@ -32,6 +33,7 @@ from kiln.config import Model, load_model
 from kiln.config.interface import Interface
 from kiln.config.records import read
 from kiln.errors import KilnError
+from kiln.files import make_build_folder
 from kiln.golden.compare import ErrorLimits
 from kiln.golden.reference import open_reference
 from kiln.manifest import read_manifest
@@ -60,7 +62,7 @@ def compare_with_float(
     model = load_model(name)
     folder = WORK / destination.target.name / model.name
     shutil.rmtree(folder, ignore_errors=True)
-    (folder / "float_model").mkdir(parents=True)
+    make_build_folder(folder / "float_model")
     model, source = graph_of(model, folder, "compare --float", (".onnx",))
     _, original = graph_of(load_model(float_name), folder / "float_model", "compare --float", (".onnx",))
     probed, float_probed = folder / "probed.onnx", folder / "float.onnx"
@@ -73,7 +75,7 @@ def compare_with_float(
     golden = None if arrays is None else golden_inputs(arrays, folder)
     configuration_of(model, source, model.name, golden, folder)  # for the report
     configuration = configuration_of(model, probed, f"{model.name}_probed", golden, folder)
-    with errors_of_the_copy(model, source, probed):
+    with errors_of_inputs(inputs, arrays, folder), errors_of_the_copy(model, source, probed):
         built = build_copy(str(configuration), destination.named, **options)
     read_as = _results_of_pairs(onnx.load(str(probed)))
     with running(built.folder, destination) as running_bundle:

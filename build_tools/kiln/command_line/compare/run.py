@@ -24,13 +24,14 @@ from kiln.command_line.model_files import graph_of
 from kiln.command_line.running import Destination, running
 from kiln.config import Model, load_model
 from kiln.errors import KilnError
-from kiln.files import write_json
+from kiln.files import make_build_folder, write_json
 from kiln.manifest import read_manifest
 from kiln.sources.npy import load_npz
 
 WORK = Path("build", ".compare")
 _KEYS_OF_THE_ORIGINAL = (
-    "aliases", "budget", "cut", "labels", "run", "format", "description", "licence", "name",
+    "aliases", "budget", "cut", "labels", "run", "format", "description", "licence",
+    "homepage", "name",
 )  # fmt: skip
 
 
@@ -85,7 +86,7 @@ def compare_model(
     model = load_model(name)
     folder = WORK / destination.target.name / model.name
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    make_build_folder(folder)
     model, source = graph_of(model, folder, "compare", (".onnx", ".tflite"))
     probed = folder / f"probed{source.suffix}"
     probes = write_probed(source, probed)
@@ -93,12 +94,8 @@ def compare_model(
     golden = None if arrays is None else golden_inputs(arrays, folder)
     plain = configuration_of(model, source, model.name, golden, folder)
     with_probes = configuration_of(model, probed, f"{model.name}_probed", golden, folder)
-    try:
+    with errors_of_inputs(inputs, arrays, folder):
         ran = _build_and_run(plain, destination, options)
-    except KilnError as error:
-        if arrays is not None and (text := _input_error(list(arrays), folder, str(error))):
-            raise WrongInputsError(f"{inputs}: {text}") from None
-        raise
     unknown = sorted(set(arrays or ()) - set(ran.inputs))
     if unknown:
         raise WrongInputsError(
@@ -114,6 +111,20 @@ def compare_model(
         for row in sorted(tensors, key=lambda row: order.get(row.probe.tensor, len(order)))
     ]
     return Compared(model.name, destination.target.name, ran.runner, rows, ran.rows)
+
+
+@contextmanager
+def errors_of_inputs(inputs: Path | None, arrays: Mapping[str, Array] | None, folder: Path) -> Iterator[None]:
+    """Errors about the `arrays` of the file `inputs` name that file, and are WrongInputsError.
+
+    `folder` has the arrays in files of their own, as `golden_inputs` writes them.
+    """
+    try:
+        yield
+    except KilnError as error:
+        if arrays is not None and (text := _input_error(arrays, folder, str(error))):
+            raise WrongInputsError(f"{inputs}: {text}") from None
+        raise
 
 
 @contextmanager
@@ -136,18 +147,29 @@ def golden_inputs(arrays: Mapping[str, Array], folder: Path) -> list[dict[str, A
     return [{"kind": "tensors", "tensors": sources}]
 
 
-def _input_error(names: Sequence[str], folder: Path, message: str) -> str:
-    """The error of a build, `message`, in terms of the user's arrays `names`; empty for another error."""
+def _input_error(arrays: Mapping[str, Array], folder: Path, message: str) -> str:
+    """The error of a build, `message`, in terms of the user's arrays; empty for another error."""
     missing = re.search(r"gives no tensor for input '(.*)'", message)
     if missing is not None:
-        return f"no array '{missing[1]}', which is an input of the model; it has: {', '.join(names)}"
-    for number, name in enumerate(names):
+        names = f"the file has: {', '.join(arrays)}" if arrays else "the file has no arrays"
+        return f"no array '{missing[1]}', which is an input of the model; {names}"
+    unknown = re.search(r"no input is called '(.*)', there are: (.*)", message)
+    if unknown is not None:
+        return f"array '{unknown[1]}' is not an input of the model; the inputs are {unknown[2]}"
+    for number, name in enumerate(arrays):
         path = str((folder / f"input_{number}.npy").resolve())
         if path in message:
             return message.replace(path, f"array '{name}'")
-    if "has no finite value in the reference" in message:
-        return f"these inputs prove nothing: {message.partition(': it proves')[0]}"
+    nothing = re.search(r"([^:]*: output '.*') of \S+ has no finite value in the reference", message)
+    if nothing is not None:
+        infinite = [name for name, array in arrays.items() if not _all_finite(array)]
+        cause = f"; array '{infinite[0]}' has NaN or infinite values" if infinite else ""
+        return f"these inputs prove nothing: {nothing[1]} has no finite value in the reference{cause}"
     return ""
+
+
+def _all_finite(array: Array) -> bool:
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def configuration_of(

@@ -10,8 +10,9 @@ from onnx import external_data_helper, numpy_helper
 
 from kiln.config.sizes import SizeExpr, show
 from kiln.errors import KilnError
+from kiln.file_kinds import refuse_other
 from kiln.frontend.counted.sizes import with_counted
-from kiln.frontend.importer import Imported, finish, read_model, refuse_other, result_types
+from kiln.frontend.importer import Imported, finish, read_model, result_types
 from kiln.frontend.interface import Port
 from kiln.frontend.onnx.attributes import check_attributes, check_counts, check_names, graphs
 from kiln.frontend.onnx.counting_loops import with_trip_counts

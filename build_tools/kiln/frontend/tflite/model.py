@@ -19,8 +19,9 @@ from tvm.relax.frontend.tflite import tflite_frontend
 from kiln.config.dims import Segment
 from kiln.config.sizes import show
 from kiln.errors import KilnError
+from kiln.file_kinds import refuse_other
 from kiln.frontend.counted.sizes import with_counted
-from kiln.frontend.importer import Imported, finish, one_line, read_model, refuse_other, result_types
+from kiln.frontend.importer import Imported, finish, one_line, read_model, result_types
 from kiln.frontend.interface import Port
 from kiln.frontend.options import ImportOptions, bind_shape
 from kiln.frontend.quiet import convert_quietly
