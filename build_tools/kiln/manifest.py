@@ -108,6 +108,7 @@ class BuiltModel(TypedDict):
     name: str
     description: str | None
     licence: str | None
+    homepage: str | None
     model_hash: str
     target: ManifestTarget
     variants: list[ManifestVariant]

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
+from kiln import templates
 from kiln.config import load_target
 from kiln.device.packages import firmware, kind_of
 from kiln.errors import KilnError
@@ -21,6 +22,7 @@ from onnx import helper
 from .building import Project
 
 KINDS = ("zephyr", "cmsis-pack", "arduino", "esp-idf", "platformio")
+HOMEPAGE = "https://example.com/net?a=b"
 # The parts of each SDK that the examples use.
 STUBS = {
     "zephyr/sys/printk.h": "void printk(const char *format, ...);\n",
@@ -38,7 +40,10 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, zipfile.ZipF
     project = Project(tmp_path_factory.mktemp("packages"))
     node = helper.make_node("Gemm", ["x", "w"], ["y"])
     save_network(project.folder / "net.onnx", [node], {"x": [1, 8]}, {"y": [1, 4]}, normal(8, 1, w=[8, 4]))
-    model = f"model={project.folder / 'net.onnx'}"
+    (project.folder / "net.yaml").write_text(
+        f"homepage: {HOMEPAGE}\nsource: {{kind: file, path: net.onnx}}\n"
+    )
+    model = f"model={project.folder / 'net.yaml'}"
     for kind in KINDS:
         target = "riscv32_imac" if kind == "esp-idf" else "cortex_m4"
         project.make(f"target={target}", model, f"package={kind}")
@@ -117,7 +122,11 @@ def test_arduino(packages: dict[str, zipfile.ZipFile]) -> None:
     lines = text(packages, "arduino", "library.properties").splitlines()
     properties = dict(line.split("=", 1) for line in lines)
     needed = ("name", "version", "author", "maintainer", "sentence", "paragraph", "category", "architectures")
-    assert all(properties[key] for key in needed) and properties["url"].startswith("https://")
+    assert all(properties[key] for key in needed) and properties["url"] == HOMEPAGE
+    template = templates.environment(firmware._TEMPLATES / "arduino").get_template("library.properties.j2")
+    facts = ("arduino_name", "name", "version", "description", "cpu", "licence", "homepage")
+    without = template.render(dict.fromkeys(facts))
+    assert "category=Data Processing\narchitectures=*\n" in without
     assert (properties["precompiled"], properties["ldflags"], properties["includes"]) == (
         "true",
         "-lnet",
@@ -128,6 +137,7 @@ def test_arduino(packages: dict[str, zipfile.ZipFile]) -> None:
 
 def test_esp_idf(packages: dict[str, zipfile.ZipFile]) -> None:
     about = yaml.safe_load(text(packages, "esp-idf", "idf_component.yml"))
+    assert about["url"] == HOMEPAGE
     assert about["targets"] == ["esp32c5", "esp32c6", "esp32c61", "esp32h2"] and about["version"]
     assert 'add_prebuilt_library(net_prebuilt "lib/libnet.a")' in text(packages, "esp-idf", "CMakeLists.txt")
 
@@ -139,6 +149,7 @@ def test_platformio(packages: dict[str, zipfile.ZipFile]) -> None:
         "net.h",
         "link.py",
     )
+    assert about["homepage"] == HOMEPAGE
     assert "license" not in about  # the model has none; PlatformIO accepts SPDX expressions alone
     script = text(packages, "platformio", "link.py")
 

@@ -27,6 +27,12 @@ def _sha256(value: str) -> str:
     return value
 
 
+def _web_address(value: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/]\S*", value):
+        raise ValueError(f"an address such as https://example.com/net expected, got '{value}'")
+    return value
+
+
 Bytes = Annotated[
     int,
     BeforeValidator(_bytes),
@@ -40,3 +46,8 @@ Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 Threads = Literal["pthread", "none"]
 Storage = Literal["embedded", "section", "file"]
+WebAddress = Annotated[
+    str,
+    AfterValidator(_web_address),
+    WithJsonSchema({"type": "string", "pattern": r"^https?://[^\s/]\S*$"}),
+]

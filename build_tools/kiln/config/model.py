@@ -21,7 +21,7 @@ from kiln.config.check import PlacedError, Section, choices, first_twice, neares
 from kiln.config.cut import Cut
 from kiln.config.data import Golden, Labels, Preprocess, Run
 from kiln.config.dims import Dim, DimBucket, Size, segments
-from kiln.config.fields import Bytes, Positive, Storage, Threads
+from kiln.config.fields import Bytes, Positive, Storage, Threads, WebAddress
 from kiln.config.source import ModelSource
 from kiln.config.special import SpecialCase, check_cases
 from kiln.config.state import StateEntry
@@ -123,6 +123,9 @@ class Model(Section):
     )
     description: str = Field(default="", description="what the model does, for people")
     licence: str | None = Field(default=None, description="SPDX identifier of the licence, or free text")
+    homepage: WebAddress | None = Field(
+        default=None, description="address of the model's web page, which packages name: https://…"
+    )
     aliases: list[Identifier] = Field(default_factory=list, description="other names for model=")
     source: ModelSource = Field(description="where the model's file comes from")
     format: Format = Field(description="format of the model's file; left out: by the file's suffix")

@@ -133,6 +133,7 @@ class BundleConfig(ModelConfig):
 
     description: str = ""
     licence: str | None = None
+    homepage: str | None = None
 
 
 class RunConfig(ModelConfig):

@@ -152,6 +152,7 @@ def describe(
         "name": config.name,
         "description": config.description,
         "licence": config.licence,
+        "homepage": config.homepage,
         "model_hash": plan.model_hash,
         "target": {key: getattr(target, key) for key in ("name", "triple", "cpu", "features", "deployment")},
         "variants": [variant.model_dump() for variant in plan.cpu.variants] if plan.cpu else [],

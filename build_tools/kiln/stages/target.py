@@ -209,7 +209,7 @@ class BundleStage(Stage, spec=StageSpec("bundle", "kiln.emit.bundle", cached=Tru
     """All results → the bundle's folder and its archive."""
 
     limits: Annotated[Path, Input("limits.json: of the errors of outputs")]
-    config: Annotated[Path, common.config("bundle", "description", "licence")]
+    config: Annotated[Path, common.config("bundle", "description", "licence", "homepage")]
     model_file: Annotated[Path, Input("the model's file, for its hash")]
     target: common.Target
     plan: common.Plan

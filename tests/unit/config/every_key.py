@@ -38,6 +38,7 @@ def case(**condition: Any) -> dict[str, Any]:
 EXAMPLES: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "Model.description": ({"description": "a"}, {"description": "b"}),
     "Model.licence": ({"licence": "MIT"}, {"licence": "BSD"}),
+    "Model.homepage": ({"homepage": "https://a.example"}, {"homepage": "http://b.example/c"}),
     "Model.aliases": ({"aliases": ["a"]}, {"aliases": ["b"]}),
     "Model.format": ({"format": "onnx"}, {"format": "tflite"}),
     "Model.bounds": ({"bounds": {"t": 4}}, {"bounds": {"t": 5}}),
@@ -269,7 +270,9 @@ MORE_IDLE: dict[str, tuple[Mapping[str, Any], str]] = {
 
 # Keys of models that always count, or whose refusal needs the model's file or the target: who refuses there.
 FACTS: dict[str, tuple[str, ...]] = {
-    "names and descriptions go to the bundle": ("Model.description", "Model.licence", "Model.aliases"),
+    "names and descriptions go to the bundle": (
+        "Model.description", "Model.licence", "Model.homepage", "Model.aliases",
+    ),
     "files are found, and their sums checked, by kiln.sources": (
         "PypiSource.", "WheelTags.", "FileSource.", "GenerateSource.", "PythonSource.", "Model.format",
     ),

@@ -184,6 +184,12 @@ MODEL_MISTAKES = [
     ("{kind: random, seed: 1}", "{kind: randm}", 35, "key 'golden.inputs.0.kind': 'randm' is not allowed"),
     ("{kind: random, seed: 1}", "7", 35, "key 'golden.inputs.0': a section of keys expected, got 7"),
     ("labels:\n", "labels: &a [*a]\nx:\n", 21, "an alias that contains itself"),
+    (
+        "licence: ",
+        "homepage: a.b\nlicence: ",
+        4,
+        "an address such as https://example.com/net expected",
+    ),
     ("licence: ", "licence: a: b", 4, "not valid YAML"),
 ]
 

@@ -32,6 +32,7 @@ CHANGES = [
     ("version: 0.20.0", "version: 0.20.1", {"fetch"}),
     ("filter: bilinear", "filter: bicubic", {"golden", "run"}),
     ("licence: Apache", "licence: apache", {"bundle"}),
+    ("tolerance:", "homepage: https://a.example\ntolerance:", {"bundle"}),
     ("[airplane", "[aeroplane", {"run"}),
     ("tolerance:", "params: {storage: file}\ntolerance:", {"plan"}),
     ("tolerance:", "threads: none\ntolerance:", {"lower"}),

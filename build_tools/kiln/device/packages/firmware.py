@@ -104,6 +104,8 @@ def _facts(bundle: Bundle, target: Target, models: Sequence[Bundle]) -> dict[str
     texts = [manifest.get("description") or f"The model {name}" for name, manifest in manifests.items()]
     licences = [_licence(model_bundle) for model_bundle in models]
     expressions = [spdx(licence) for licence in licences]
+    # A joint library has a page if all of its models have the same.
+    homepages = {manifest.get("homepage") for manifest in manifests.values()}
     header = (bundle.include / f"{bundle.name}.h").read_text(encoding="utf-8")
     example = example_of(header)
     stack = max((manifest.get("linked") or {}).get("stack_bytes") or 0 for manifest in manifests.values())
@@ -115,6 +117,7 @@ def _facts(bundle: Bundle, target: Target, models: Sequence[Bundle]) -> dict[str
         "description": _line("; ".join(texts)),
         "licence": "; ".join(dict.fromkeys(licences)),
         "spdx": None if None in expressions else " AND ".join(dict.fromkeys(filter(None, expressions))),
+        "homepage": next(iter(homepages)) if len(homepages) == 1 else None,
         # The depth below the run function, twice, and as much for the rest of the program.
         "stack_bytes": max(4096, 2 * ceil_div(stack, 1024) * 1024 + 2048),
         "example": example,

@@ -85,6 +85,7 @@ def _package(name: str, manifest: Manifest) -> dict[str, Any]:
         "version": __version__ if __version__.count(".") == 2 else "0.0.0",
         "description": str(manifest.get("description") or f"{name}, compiled by Kiln"),
         **({"license": manifest["licence"]} if manifest.get("licence") else {}),
+        **({"homepage": manifest["homepage"]} if manifest.get("homepage") else {}),
         "type": "module",
         "main": "./index.js",
         "types": "./index.d.ts",
