@@ -10,8 +10,10 @@ from typing import Any
 
 from kiln.command_line.build import COPIES
 from kiln.command_line.goals import answer_of_goals
-from kiln.config import Model, load_model
+from kiln.command_line.running import DEFAULT_TARGET
+from kiln.config import Model, load_model, load_target
 from kiln.config.source import PythonSource
+from kiln.device.check import host_cpu
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.runtime.traffic import read_counts
@@ -21,7 +23,10 @@ from kiln.sources import fetch
 WORK = Path("build", ".costs")
 SAMPLES = 6  # sizes at which times are measured
 # Keys of a model's YAML that do not change the time of a run.
-_DROPPED = ("aliases", "budget", "labels", "run", "format", "description", "licence", "name", "special_cases")
+_DROPPED = (
+    "aliases", "budget", "labels", "run", "format", "description", "licence", "homepage", "name",
+    "special_cases",
+)  # fmt: skip
 # Keys of a dimension that belong to `buckets: auto`; the copies that are measured list their buckets.
 _AUTO_KEYS = ("auto", "traffic", "costs", "max_buckets", "code_budget", "auto_as", "auto_assume")
 
@@ -54,6 +59,11 @@ def dimension_of(model: Model, requested: str | None = None) -> str:
                 f"model '{model.name}': no dimension '{requested}' with a range; {_dimensions_text(dynamic)}"
             )
         return requested
+    if not candidates:
+        raise KilnError(
+            f"model '{model.name}': {_dimensions_text(candidates)}, so there is one time only, which "
+            "`kiln bench` measures"
+        )
     if len(candidates) != 1:
         raise KilnError(f"model '{model.name}': --dim is needed; {_dimensions_text(candidates)}")
     return candidates[0]
@@ -72,6 +82,7 @@ def measure(
     that end at these sizes. Raises KilnError where a build fails, and where times mean nothing because
     the target is emulated.
     """
+    _refuse_emulator(target, device)
     model = load_model(name)
     if isinstance(model.source, PythonSource):
         raise KilnError(f"model '{model.name}': costs accept .onnx and .tflite files, not a Python function")
@@ -146,6 +157,17 @@ def _write_copy(
     return path
 
 
+def _refuse_emulator(target: str | None, device: str | None) -> None:
+    """Raise KilnError where the programs of `target` would run under an emulator on this machine."""
+    if device is None:
+        tested = load_target(target or DEFAULT_TARGET)
+        if host_cpu.obstacle(tested) is not None:
+            raise KilnError(
+                f"costs: target '{tested.name}' does not run on this machine, and times under an emulator "
+                "mean nothing: measure on a device with --device NAME"
+            )
+
+
 def _measured_times(
     configuration: Path, target: str | None, device: str | None, options: Mapping[str, str]
 ) -> dict[str, float]:
@@ -160,7 +182,8 @@ def _measured_times(
     data = answer.results[0].data
     if data["time_unit"] != "ms" or data["emulated"]:
         raise KilnError(
-            f"costs: target '{data['target']}' is emulated here, so its times mean nothing; use --device"
+            f"costs: target '{data['target']}' is emulated here, so its times mean nothing: measure on a "
+            "device with --device NAME"
         )
     return {run["bucket"]: 1e6 * run["median"] for run in data["runs"] if run["threads"] == 1}
 

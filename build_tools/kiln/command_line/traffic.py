@@ -12,6 +12,7 @@ from rich.table import Table
 
 from kiln.command_line.answer import AnswerPart, Reply
 from kiln.command_line.costs import MeasuredTimes, dimension_of, measure
+from kiln.command_line.outputs import writable
 from kiln.config import Model, load_model
 from kiln.errors import KilnError
 from kiln.files import atomic_write
@@ -27,6 +28,7 @@ def costs(arguments: Namespace) -> Reply:
     from kiln.command_line.arguments import model_of
 
     options = {} if arguments.byoc is None else {"byoc": arguments.byoc}
+    writable("costs", Path(arguments.costs))
     times = measure(model_of(arguments), _target(arguments), arguments.device, arguments.dim, **options)
     atomic_write(Path(arguments.costs), times.text())
     part = AnswerPart(
@@ -41,10 +43,14 @@ def traffic(arguments: Namespace) -> Reply:
     files = [Path(path) for path in arguments.files if path.endswith(_TRAFFIC)]
     models = [path for path in arguments.files if not path.endswith(_TRAFFIC)]
     if not files:
-        raise KilnError("traffic: no traffic file (.csv) is given")
+        fault = "no traffic file (.csv) is given"
+        if len(models) > 1:
+            fault = f"'{models[-1]}' does not end in .csv"
+        raise KilnError(f"traffic: {fault}; kiln traffic net.yaml monday.csv tuesday.csv")
     if arguments.out is not None:
         if models or arguments.costs:
             raise KilnError("traffic: --out writes the sum of traffic files alone: no model, no --costs")
+        writable("out", Path(arguments.out))
         counts = merged(files)
         atomic_write(Path(arguments.out), counts.text())
         part = AnswerPart(goal="traffic", files={"traffic": arguments.out}, data=_figures(counts))
@@ -74,11 +80,11 @@ def _update_model(arguments: Namespace, name: str, files: list[Path]) -> Reply:
     if not any(counts.rows.values()):
         raise KilnError(f"{', '.join(map(str, files))}: nothing was counted: no row with a count above 0")
     options = {} if arguments.byoc is None else {"byoc": arguments.byoc}
-    atomic_write(traffic_file, counts.text())
     times = None
     if costs_file is not None:
         times = measure(name, _target(arguments), arguments.device, **options)
         atomic_write(costs_file, times.text())
+    atomic_write(traffic_file, counts.text())
     target = _target(arguments) or _target_of_device(arguments.device)
     built = build(name, target, **options)
     buckets = _buckets(built.folder)

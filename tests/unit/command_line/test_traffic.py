@@ -226,17 +226,24 @@ def test_times_become_a_cost_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (tmp_path / "new.csv").read_text() == found.text()
 
 
-def test_emulated_times_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_emulated_times_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
-    data = {"runs": [], "time_unit": "ms", "emulated": True, "target": "aarch64"}
-    answer = CommandAnswer(command="bench", results=[AnswerPart(goal="bench", data=data)])
-    monkeypatch.setattr(costs, "answer_of_goals", lambda *_: answer)
-    with pytest.raises(KilnError, match="'aarch64' is emulated here, so its times mean nothing; use"):
-        measure(str(model(tmp_path)), "aarch64", None)
+    monkeypatch.setattr(costs, "answer_of_goals", lambda *_: pytest.fail("refused before a build"))
+    with pytest.raises(KilnError, match=r"'cortex_m4' does not run on this machine, .* with --device NAME$"):
+        measure(str(model(tmp_path)), "cortex_m4", None)
+    csv(tmp_path / "seen.csv", "seq,count\n4,1\n")
+    words = ["traffic", str(model(tmp_path, **AUTO)), "seen.csv", "--costs", "--target", "cortex_m4"]
+    before = sorted(tmp_path.iterdir())
+    assert command_line.main(words) == 2 and sorted(tmp_path.iterdir()) == before
     with pytest.raises(KilnError, match="no dimension 'batch' with a range; dimensions: seq"):
         measure(str(model(tmp_path)), "host", None, "batch")
-    with pytest.raises(KilnError, match="it has no dynamic dimension"):
+    with pytest.raises(KilnError, match="'resnet': it has no dynamic dimension, so there is one time only"):
         measure("resnet", "host", None)
+    (tmp_path / "folder").mkdir()
+    assert command_line.main(["tune", "net.yaml", "--costs", "folder"]) == 2
+    assert "--costs folder: a folder, but the path of a file is expected" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
