@@ -77,3 +77,9 @@ def _writable(folder: str) -> bool:
 def operator_files(*ends: str) -> list[Path]:
     """Files in `operators/` of the working folder, where users declare operators of their own, sorted."""
     return sorted(path for end in ends for path in Path.cwd().joinpath("operators").glob(f"*{end}"))
+
+
+def listed_names(text: str) -> list[str]:
+    """The names and paths in a list with commas. A file whose path has commas is one path."""
+    is_file = os.path.isfile(text)  # noqa: PTH113  # Path.is_file raises an error for a list that is long
+    return [name.strip() for name in ([text] if is_file else text.split(",")) if name.strip()]

@@ -98,6 +98,8 @@ def test_wrong_names_and_outputs(net: Any) -> None:
             "variant=5: the name of a variant is expected",
         ),
         (lambda net: kiln.load(net._library.folder, threads=1.5), "threads=1.5: allowed are 1 to 64"),
+        (lambda net: kiln.load(net._library.folder, threads="2"), "threads='2': allowed are 1 to 64"),
+        (lambda net: net.plan(rows=1, cows=1), "plan: the model has no dimension 'cows'; "),
         (lambda net: kiln.load(net._library.folder, gpu=1), "gpu=1: .* runs on the processor, not on a GPU"),
         (lambda net: kiln.load(net._library.folder / "manifest.json"), "manifest.json: not a bundle"),
     ],

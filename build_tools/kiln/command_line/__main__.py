@@ -50,8 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         line = INTERRUPTED
     except OSError as error:
-        file_prefix = f"{error.filename}: " if error.filename else ""
-        line = f"kiln: error: {file_prefix}{error.strerror or error}{limits.shell_hint()}"
+        subject = f"{error.filename}: " if error.filename else ""
+        if isinstance(sys.stdout, CheckedOutput) and sys.stdout.has_failed_with(error):
+            subject = "stdout: cannot write: "
+        line = f"kiln: error: {subject}{error.strerror or error}{limits.shell_hint()}"
     except Exception as error:
         name = "kiln" if command.question is None else f"kiln {command.question.command}"
         line = unforeseen.error_line(name, command.question, error)
@@ -112,7 +114,8 @@ def _print(answer: CommandAnswer) -> None:
 def _list(arguments: Namespace) -> Reply:
     entries = listing.LISTS[arguments.kind]()
     part = AnswerPart(goal="list", data={"kind": arguments.kind, "entries": entries})
-    return Reply(part, lambda: print(listing.listing(entries)))
+    text = listing.listing(entries) or listing.EMPTY[arguments.kind]
+    return Reply(part, lambda: print(text))
 
 
 def _completion(arguments: Namespace) -> Reply:

@@ -19,6 +19,7 @@ from kiln.command_line.argument_parser import Parser
 from kiln.command_line.listing import LISTS
 from kiln.command_line.number_types import finite, not_negative, positive, whole
 from kiln.command_line.quantise import ACTIVATIONS, CHOICES, METHODS
+from kiln.command_line.words import normalised
 from kiln.config.check import choices, nearest
 from kiln.errors import KilnError
 from kiln.scons.options import ALIASES, COMMANDS, OPTIONS
@@ -47,11 +48,9 @@ def parse(arguments: Sequence[str]) -> Command:
     if "--json" in arguments:
         command = parse([word for word in arguments if word != "--json"])
         return replace(command, json=True)
-    words = list(arguments)
+    words = normalised(arguments, (*_GOAL_OF_VERB, *COMMANDS))
     if not words or words in (["-h"], ["--help"], ["help"]):
         return Command(["-h"])
-    if words[0] == "help":
-        words = [*words[1:], "-h"]
     for goal in _MODEL_COMMANDS:
         if goal in words:  # also in SCons's form: model=net.onnx quantise data=calibration.npz
             options = [f"--{word}" if "=" in word and not word.startswith("-") else word for word in words]

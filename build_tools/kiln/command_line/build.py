@@ -11,7 +11,8 @@ from typing import Any
 from kiln.command_line.own_process import run_kiln
 from kiln.config.check import choices
 from kiln.errors import KilnError, path_of
-from kiln.files import atomic_write, read_json
+from kiln.files import atomic_write, make_build_folder, read_json
+from kiln.paths import listed_names
 from kiln.runtime import Network, load
 from kiln.runtime.notebook import report_frame
 from kiln.scons.options import BUNDLES, OPTIONS, RESULTS
@@ -67,7 +68,7 @@ def build(
     words = [f"{key}={_text(key, value)}" for key, value in options.items() if value is not None]
     path = _text("model", _model_word(model, folder, name, args, dynamic_shapes))
     for word in (path, target):
-        if "," in word:
+        if len(listed_names(word)) != 1:
             raise KilnError(f"build: '{word}': one model and one target are allowed")
     return _built([f"model={path}", f"target={target}", *words], folder)
 
@@ -136,7 +137,7 @@ def _is_a(model: Any, module: str, name: str) -> bool:
 def _write_model(folder: Path, name: str, content: bytes) -> str:
     """Write a model file to build/.python below `folder`; returns its path relative to `folder`."""
     file = Path("build", ".python", name)
-    (folder / file.parent).mkdir(parents=True, exist_ok=True)
+    make_build_folder(folder / file.parent)
     atomic_write(folder / file, content)
     return str(file)
 

@@ -53,6 +53,10 @@ class CheckedOutput(io.TextIOBase):
         """Whether `error` is the first error of writing."""
         return error is self._error
 
+    def has_failed(self) -> bool:
+        """Whether there was an error of writing, also because the reader has ended."""
+        return self._error is not None
+
     def lost(self) -> str | None:
         """Why lines were lost; None: none were, or their reader has ended (`kiln … | head -1`)."""
         with contextlib.suppress(OSError, ValueError):
@@ -83,7 +87,7 @@ def checked(main: Callable[[], int]) -> int:
         if not output.has_failed_with(error):
             raise
     lost = output.lost()
-    if lost is not None:
+    if output.has_failed():
         with contextlib.suppress(OSError):  # a stream without a descriptor
             drop_output()
     if lost is not None and status == 0:

@@ -11,6 +11,7 @@ import sys
 from typing import Any, NoReturn
 
 from kiln import __version__
+from kiln.command_line.checked_output import checked
 from kiln.errors import INTERRUPTED, not_installed
 
 
@@ -22,16 +23,20 @@ def main() -> int:
         signal.signal(signal.SIGHUP, _interrupt)
     _open_standard_streams()
     try:
-        if [word for word in sys.argv[1:] if word != "--json"] in (["--version"], ["-V"]):
-            return _say_version()
-        from kiln.command_line.__main__ import main as run
-
-        return run()
+        return checked(_run)
     except KeyboardInterrupt:
         return _failed("interrupted", "interrupted", INTERRUPTED)
     except ModuleNotFoundError as missing:
         text = str(not_installed(missing))
         return _failed("not-installed", text, f"kiln: error: {text}")
+
+
+def _run() -> int:
+    if [word for word in sys.argv[1:] if word != "--json"] in (["--version"], ["-V"]):
+        return _say_version()
+    from kiln.command_line.__main__ import main as run
+
+    return run()
 
 
 def _open_standard_streams() -> None:

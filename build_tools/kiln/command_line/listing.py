@@ -57,6 +57,12 @@ LISTS: dict[str, Callable[[], Sequence[dict[str, object]]]] = {
     "operators": _operators,
 }
 
+# What `kiln list` prints for a kind without entries.
+EMPTY = {
+    **{kind: f"no {kind}" for kind in LISTS},
+    "operators": "no operators of your own: there are none in ./operators (docs/own-operator.md)",
+}
+
 
 def listing(entries: Sequence[dict[str, object]]) -> str:
     """The entries of a list as aligned text."""

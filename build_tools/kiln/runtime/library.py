@@ -97,4 +97,9 @@ def _loaded(path: Path, target: str) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(path.resolve()))
     except OSError as error:
-        raise KilnError(f"{path}: cannot be loaded on this machine ({platform.machine()}): {error}") from None
+        # For a library of another processor, glibc says that there is no such file.
+        reason = str(error).replace(f"{path.resolve()}: ", "")
+        raise KilnError(
+            f"{path}: cannot be loaded on this machine ({platform.machine()}): it is for target {target}; "
+            f"the system's reason: {reason}"
+        ) from None

@@ -15,7 +15,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -75,7 +75,7 @@ class Network:
         contents: bool = False,
     ) -> None:
         if not (isinstance(threads, int) and 0 <= threads <= 64):
-            raise KilnError(f"threads={threads}: allowed are 1 to 64, and 0 for one for each processor")
+            raise KilnError(f"threads={threads!r}: allowed are 1 to 64, and 0 for one for each processor")
         if gpu != 0 and not library.model.gpu:
             raise KilnError(f"gpu={gpu}: {library.folder} runs on the processor, not on a GPU")
         if not (variant is None or (isinstance(variant, str) and "\0" not in variant)):
@@ -182,7 +182,7 @@ class Network:
             )
         else:
             if set(dims) != set(self.dims):
-                raise KilnError(f"plan: dimensions {sorted(dims)}, allowed are {sorted(self.dims)}")
+                raise KilnError(f"plan: {self._fault_of(dims)}")
             sizes = [as_size(dims[name], name) for name in self.dims]
             c_sizes = (ctypes.c_int64 * structs.MAX_DIMS)(*sizes)
             status = self._c.kiln_plan_dims(
@@ -192,6 +192,15 @@ class Network:
         sizes_by_name = dict(zip(self.dims, result.dims, strict=False))
         bucket = self._buckets[result.bucket]
         return RunPlan(bucket, result.steps, result.arena_bytes, sizes_by_name, self._shapes(result))
+
+    def _fault_of(self, dims: Collection[str]) -> str:
+        """Why `dims` are not the names of all dimensions."""
+        known = f"its dimensions are {', '.join(self.dims)}" if self.dims else "all its sizes are fixed"
+        unknown = sorted(set(dims) - set(self.dims))
+        if unknown:
+            return f"the model has no dimension '{unknown[0]}'; {known}"
+        missing = next(name for name in self.dims if name not in dims)
+        return f"no size of dimension '{missing}' is given; {known}"
 
     def profile(self, *inputs: Any, runs: int = 20, **named: Any) -> list[StepTime]:
         """Time each step in `runs` runs, after one more run without timing; labels are operators."""

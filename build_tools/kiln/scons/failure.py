@@ -7,6 +7,7 @@ disk.
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import sys
@@ -71,6 +72,14 @@ def _keep_hangups_ignored() -> None:
     jobs._setup_sig_handler = set_up
 
 
+def _of_missing_file(error: BaseException | None) -> str | None:
+    """The line about a file of the user that was there when the build was planned; None for other errors."""
+    missing = re.match(r"(?:Source|\w+ dependency) `(.*)' not found, needed by target ", str(error))
+    if missing is None:
+        return None
+    return f"kiln: error: {missing[1]}: no such file any more: it was removed or renamed during the build"
+
+
 def install() -> None:
     """Make SCons print StageFailed as one line. Calling it again has no effect."""
     build_task = SCons.Script.Main.BuildTask
@@ -85,7 +94,7 @@ def install() -> None:
         nonlocal reported
         first, reported = not reported, True
         error = self.exc_info()[1]
-        line = error.line if isinstance(error, StageFailed) else None
+        line = error.line if isinstance(error, StageFailed) else _of_missing_file(error)
         # SCons and the stages receive Ctrl-C at the same time, so either may be the first to report it.
         if line == INTERRUPTED or getattr(error, "errstr", None) == SCons.Taskmaster.Job.interrupt_msg:
             if first:  # print once, not for each stage that runs at the same time
@@ -98,7 +107,7 @@ def install() -> None:
             original_failed(self)
             return
         self.exception = (type(error), error, None)
-        self.do_failed(error.exitstatus)
+        self.do_failed(getattr(error, "exitstatus", 2))
         self.exc_clear()
 
     def write() -> None:

@@ -279,7 +279,7 @@ def declare_program(goal: Any, program: str, device: str, unit: ModelBuild | Non
 
 def declare_devices() -> Any:
     """Declare that the devices in devices/ are listed."""
-    stage = declare(use.DevicesStage(out=devices_file()), "all", always=True)
+    stage = declare(use.DevicesStage(out=devices_file()), "known devices", always=True)
     return nodes(stage.out)[0]
 
 
@@ -291,8 +291,8 @@ def devices_file() -> Path:
 def declare_schemas() -> list[Any]:
     """Declare the JSON Schemas of targets, models and devices, which editors use for the YAML files."""
     files = schema_files()
-    schemas = declare(use.SchemaStage(out=files["model"].parent), "editors").out
-    device = declare(use.DeviceSchemaStage(out=files["device"]), "editors").out
+    schemas = declare(use.SchemaStage(out=files["model"].parent), "YAML files of models and targets").out
+    device = declare(use.DeviceSchemaStage(out=files["device"]), "YAML files of devices").out
     return [*nodes(schemas), *nodes(device)]
 
 

@@ -14,7 +14,7 @@ from kiln.config import Device, list_devices, list_models, list_targets
 from kiln.config.check import choices
 from kiln.config.model import Precision
 from kiln.errors import KilnError
-from kiln.paths import command_name
+from kiln.paths import command_name, listed_names
 from kiln.scons import cache
 from kiln.scons.farm import cluster
 
@@ -300,8 +300,7 @@ def _program(
 
 
 def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    return [_path(name) if name.endswith(_PATHS) else name for name in dict.fromkeys(names)]
+    return [_path(name) if name.endswith(_PATHS) else name for name in dict.fromkeys(listed_names(text))]
 
 
 def _path(text: str) -> str:

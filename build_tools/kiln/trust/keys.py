@@ -59,6 +59,8 @@ def private_key(source: str) -> Any:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     pem, password = _pem(source), os.environ.get(PASSWORD)
+    if b"BEGIN PUBLIC KEY" in pem and b"PRIVATE" not in pem:
+        raise KilnError(f"key '{source}': a public key; sign with the private one, which only you have")
     try:
         key = serialization.load_pem_private_key(pem, password.encode() if password else None)
     except TypeError:

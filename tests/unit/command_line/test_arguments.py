@@ -168,7 +168,7 @@ def test_a_closed_pipe_is_no_error() -> None:
     ("redirections", "status", "printed"),
     [
         ("<&- >&-", 0, ""),  # files that the command opens do not become its output
-        ("--json >/dev/full", 2, "kiln: error: No space left on device\n"),
+        ("--json >/dev/full", 2, "kiln: error: stdout: cannot write: No space left on device\n"),
     ],
 )
 def test_an_output_that_takes_nothing(redirections: str, status: int, printed: str) -> None:

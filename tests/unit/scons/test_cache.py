@@ -139,7 +139,7 @@ def test_a_cache_that_cannot_be_used_is_one_line(project: StandInProject, tmp_pa
     assert empty.startswith("kiln: error: option 'cache': no value after '='") and empty.count("\n") == 1
     done = project.scons(*RESNET, f"cache={blocked}")
     assert done.returncode == 2
-    assert done.stderr == f"kiln: error: option 'cache': {blocked}: File exists\n"
+    assert done.stderr == f"kiln: error: option 'cache': {blocked}: a file, but a folder is expected\n"
     (tmp_path / "half").mkdir()
     (tmp_path / "half/blobs").write_text("a file")
     shutil.rmtree(project.folder / "build")

@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 import waiting
+from kiln.scons.failure import _of_missing_file
+from SCons.Errors import StopError
+from SCons.Executor import Executor
+from SCons.Node.FS import FS
 
 from unit.scons_project import RESNET, StandInProject
 
@@ -307,3 +311,13 @@ def test_a_file_in_the_place_of_a_folder_is_one_line(tmp_path: Path, blocked: st
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert done.stderr.startswith("kiln: error: ") and told in done.stderr
     assert (stand_in.folder / blocked).read_text() == "mine" and stand_in.ran() == []
+
+
+def test_a_file_that_disappears(tmp_path: Path) -> None:
+    """SCons's error for a source that was there when the build was planned becomes a line of Kiln."""
+    files = FS(str(tmp_path))
+    with pytest.raises(StopError) as stopped:
+        Executor([None], None, [{}], [files.File("source.onnx")], [files.File("net.onnx")]).prepare()
+    line = _of_missing_file(stopped.value)
+    assert line == "kiln: error: net.onnx: no such file any more: it was removed or renamed during the build"
+    assert _of_missing_file(StopError("something else")) is None and _of_missing_file(None) is None

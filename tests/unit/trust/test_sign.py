@@ -243,7 +243,7 @@ def test_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             str(tmp_path / "none.pem"),
             "No such file or directory; a PEM file, env:NAME or pkcs11:… is expected",
         ),
-        (public, "no private key in PEM"),
+        (public, "a public key; sign with the private one"),
     ):
         with pytest.raises(KilnError) as raised:
             private_key(given)

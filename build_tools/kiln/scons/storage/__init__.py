@@ -10,6 +10,7 @@ DamagedError for an entry or a content that is missing or differs from the store
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from kiln.errors import KilnError
@@ -47,9 +48,10 @@ def open_storage(text: str) -> Storage:
         from kiln.scons.storage.remote import RemoteStorage
 
         return RemoteStorage(text)
-    folder = Path(text).absolute()
+    folder = Path(os.path.expanduser(text)).absolute()  # noqa: PTH111  # of KILN_CACHE=~/kiln, too
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise KilnError(f"option 'cache': {folder}: {error.strerror}") from error
+        reason = "a file, but a folder is expected" if folder.is_file() else error.strerror
+        raise KilnError(f"option 'cache': {folder}: {reason}") from error
     return FolderStorage(folder)

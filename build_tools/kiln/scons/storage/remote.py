@@ -39,7 +39,9 @@ class RemoteStorage(Storage):
         try:
             self._files, self._root = fsspec.core.url_to_fs(url)
         except ImportError as error:
-            raise KilnError(f"option 'cache': '{url}': {error}; {pip} …") from None
+            raise KilnError(
+                f"option 'cache': '{url}': {error} (in the environment of Kiln: {pip} PACKAGE)"
+            ) from None
         except Exception as error:
             raise KilnError(f"option 'cache': '{url}': {_line(error)}") from None
         self.text, self.shown = url, url.rpartition("@")[2] if "@" in url else url
