@@ -65,8 +65,10 @@ def kind_of(path: Path, content: bytes | None = None) -> str | None:
 def refuse_other(path: Path, content: bytes | None, expected_kind: str) -> None:
     """Raise KilnError if a file is of a known kind that is not `expected_kind`, such as `an ONNX model`.
 
-    `content`: the file's bytes, if they have been read already.
+    `content`: the file's bytes, if they have been read already. An empty file is refused, too.
     """
+    if content is None and path.stat().st_size == 0:
+        raise KilnError(f"{path}: the model file is empty")
     kind = kind_of(path, content)
     if kind is not None and not kind.startswith(expected_kind):
         raise KilnError(f"{path}: not {expected_kind}: the file is {kind}")

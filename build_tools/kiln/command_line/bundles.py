@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from kiln.command_line.answer import AnswerPart, Reply
+from kiln.command_line.outputs import writable_folder
 from kiln.errors import KilnError
 from kiln.manifest import read_manifest
 from kiln.trust import PROVENANCE
@@ -74,6 +75,7 @@ def published(arguments: Namespace) -> Reply:
     from kiln.trust.rotate import change_key
 
     bundle = None if arguments.bundle is None else Path(arguments.bundle)
+    writable_folder("repository", Path(arguments.repository))
     if bundle is not None:
         read_manifest(bundle)
     if arguments.replaces is None:
@@ -93,6 +95,7 @@ def fetched(arguments: Namespace) -> Reply:
     from kiln.trust.fetch import fetch
 
     root = None if arguments.root is None else Path(arguments.root)
+    writable_folder("into", Path(arguments.into))
     bundle = fetch(arguments.url, arguments.model, arguments.target, Path(arguments.into), root)
     text = f"{bundle.folder}: fetched and verified, release {bundle.release}, key {bundle.key[:16]}…"
     data = {"release": bundle.release, "key": bundle.key}

@@ -21,7 +21,17 @@ def writable(option: str, path: Path) -> None:
     """
     if path.is_dir():
         raise KilnError(f"--{option} {path}: a folder, but the path of a file is expected")
-    folder = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    _check_nearest(option, path, path.absolute().parent)
+
+
+def writable_folder(option: str, path: Path) -> None:
+    """Raise KilnError if no files can be written below the folder `path`, which need not exist."""
+    _check_nearest(option, path, path.absolute())
+
+
+def _check_nearest(option: str, path: Path, place: Path) -> None:
+    """Raise KilnError if the nearest of `place` and its parents that exists is no folder, or is protected."""
+    folder = next(folder for folder in (place, *place.parents) if os.path.lexists(folder))
     if not folder.is_dir():
         raise KilnError(f"--{option} {path}: {folder} is not a folder")
     if not os.access(folder, os.W_OK | os.X_OK):

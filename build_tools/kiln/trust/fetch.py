@@ -95,9 +95,10 @@ def _root(tuf: Any, url: str, root: Path | None, known: Path) -> bytes | None:
         try:
             kind = tuf.Metadata.from_bytes(content).signed.type
         except tuf_errors().RepositoryError:
-            kind = "something else"
+            kind = ""
         if kind != "root":
-            raise KilnError(f"--root {root}: {kind}, a repository's {METADATA}/1.root.json is expected")
+            fault = f"metadata of the kind '{kind}'" if kind else "not the metadata of a repository"
+            raise KilnError(f"--root {root}: {fault}; its {METADATA}/1.root.json is expected")
         return content
     if not (known / "root.json").is_file():
         raise KilnError(

@@ -228,12 +228,14 @@ def test_the_commands(
         ([*words, "--root", "none.json"], "--root none.json: No such file"),
         (
             [*words, "--root", "one.pem"],
-            "--root one.pem: something else, a repository's metadata/1.root.json",
+            "--root one.pem: not the metadata of a repository; its metadata/1.root.json is expected",
         ),
         (
             [*words, "--root", "repository/metadata/timestamp.json"],
-            "timestamp.json: timestamp, a repository's",
+            "timestamp.json: metadata of the kind 'timestamp'; its metadata/1.root.json is expected",
         ),
+        ([*words, "--into", "1.root.json"], "/1.root.json is not a folder"),
+        (["publish", "--repository", "1.root.json/x", "--key", place.key], "1.root.json is not a folder"),
         (["publish", "--repository", ".", "--key", place.key, "--days", "0"], "days 0: at least 1"),
         (["publish", "bundles", "--repository", ".", "--key", place.key], "not a bundle"),
     ):
