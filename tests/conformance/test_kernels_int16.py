@@ -41,6 +41,7 @@ class Case:
     dilation: int = 1
     groups: int = 1
     values: str = "random"
+    runtime: bool = False  # the weights are an input, too
 
 
 def _cases() -> list[Case]:
@@ -62,6 +63,10 @@ def _cases() -> list[Case]:
     for number, values in enumerate(("least", "most", "small", "few")):
         cases += [replace(shapes[index], values=values) for index in (number % 2, 5 + number % 3)]
         cases.append(replace(shapes[1], w="int8", values=values))
+    runtime = [replace(shape, runtime=True) for shape in shapes[:5]]
+    for number, values in enumerate(("random", "least", "most")):
+        cases += [replace(runtime[index], values=values) for index in (number, 4 - number)]
+    cases += [replace(runtime[0], w="int8"), replace(runtime[2], x="uint8"), replace(runtime[1], x="int8")]
     return cases
 
 
@@ -81,8 +86,8 @@ def _data(case: Case, seed: int) -> tuple[Array, Array]:
     return left.astype(case.x), right.astype(case.w)
 
 
-def _expression(case: Case, x: Any, weights: Array) -> Any:
-    kernel = const(weights, str(weights.dtype))
+def _expression(case: Case, x: Any, weights: Any) -> Any:
+    kernel = weights if case.runtime else const(weights, str(weights.dtype))
     if len(case.shape) == 2:
         return relax.op.matmul(x, kernel, out_dtype=case.sums)
     return relax.op.nn.conv2d(
@@ -105,10 +110,16 @@ def test_sums_are_exact(name: str, tmp_path: Path) -> None:
     """Also of int32 where they are beyond 32 bits: they wrap, as LiteRT's do."""
     data = [_data(case, seed) for seed, case in enumerate(CASES)]
 
-    def body(*inputs: Any) -> list[Any]:
-        return [_expression(case, x, w) for case, x, (_, w) in zip(CASES, inputs, data, strict=True)]
+    inputs = [array for case, item in zip(CASES, data, strict=True) for array in item[: 1 + case.runtime]]
 
-    mod = module([(x.shape, x.dtype.name) for x, _ in data], body)
+    def body(*given: Any) -> list[Any]:
+        rest = iter(given)
+        return [
+            _expression(case, next(rest), next(rest) if case.runtime else w)
+            for case, (_, w) in zip(CASES, data, strict=True)
+        ]
+
+    mod = module([(one.shape, one.dtype.name) for one in inputs], body)
     given = [(x, w, _sums(case, x, w)) for case, (x, w) in zip(CASES, data, strict=True)]
     assert not [CASES[number] for number in differing(name, mod, given, tmp_path)]
 

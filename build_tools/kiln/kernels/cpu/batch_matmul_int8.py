@@ -1,4 +1,4 @@
-"""Matmuls of two 8-bit tensors that are both known only at run time: the products of quantised attention.
+"""Matmuls of two quantised tensors that are both known only at run time: the products of quantised attention.
 
 Computation  y[batch, m, n] = f(sum over k of a[batch, m, k] * b[batch, k, n]), f = the fused epilogue; the
              axes as in batch_matmul.py, the sums in int32.
@@ -15,9 +15,11 @@ Schedule     One of these methods, by the target's instructions:
                     i32x4.dot_i16x8_s.
              widen  RVV: vwmacc adds 16-bit products to sums of 32 bits, in several registers at a time.
              plain  the same in one register, which LLVM turns into smlal on NEON.
+             Operands of 16 bits: pairs, or plain, with sums of int64 (pair_sums.py; NEON: smull and saddw).
              A task is one batch: it packs its rows once, then each panel of columns, and computes all rows.
 Applies      matmul and einsum of int8 or uint8, summed in int32; the columns are int8 but for pairs, widen,
-             and plain. Machines with vectors.
+             and plain. With an operand of int16, summed in int64: of at most 65,528 products, on x86,
+             WebAssembly and NEON. Machines with vectors.
 Accuracy     Exact: no step saturates or rounds.
 """
 
@@ -41,8 +43,9 @@ from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm_tile import Tile
 from kiln.kernels.cpu.int8_tile import SUMS_BY_LANE
 from kiln.kernels.cpu.packed_operand import one_panel
+from kiln.kernels.cpu.pair_sums import MOST_PAIRS
 from kiln.kernels.cpu.runtime_panels import PackedOperands
-from kiln.kernels.cpu.runtime_product import RuntimeProduct, form_of, selects_lane
+from kiln.kernels.cpu.runtime_product import RuntimeProduct, form_of, method_of_pairs, selects_lane
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
     Expr,
@@ -76,18 +79,28 @@ _TILES = {
 
 def applies(op: OpInfo, fused: Fused, anchor: Nest, _constants: set[int]) -> bool:
     """Whether this family can compute the group that begins with `op`."""
-    if op["name"] not in ("matmul", "einsum") or str(anchor.buffer.dtype) != "int32":
+    if op["name"] not in ("matmul", "einsum") or str(anchor.buffer.dtype) not in ("int32", "int64"):
         return False
     product = read_product(anchor, fused.ranges)
     if product is None:
         return False
     buffers = [product.left.buffer, product.right.buffer]
-    return all(buffer in fused.params and str(buffer.dtype) in ("int8", "uint8") for buffer in buffers)
+    types = {str(buffer.dtype) for buffer in buffers}
+    wide = str(anchor.buffer.dtype) == "int64"
+    if wide != ("int16" in types) or (wide and not _fits(product, fused)):
+        return False
+    return all(buffer in fused.params for buffer in buffers) and types <= {"int8", "uint8", "int16"}
 
 
-def pays(_op: OpInfo, _fused: Fused, _anchor: Nest, machine: Machine) -> bool:
-    """Whether the machine has vectors; without them, packing gains nothing."""
-    return machine.lanes("int32") > 1
+def _fits(product: MatmulNest, fused: Fused) -> bool:
+    """Whether the sums of the upper bits of all products fit 32 bits."""
+    return fused.ranges.greatest(axis_extent(product.depth)) <= 2 * MOST_PAIRS
+
+
+def pays(_op: OpInfo, _fused: Fused, anchor: Nest, machine: Machine) -> bool:
+    """Whether the machine has vectors, without which packing gains nothing; of int64: of 16-bit products."""
+    words = method_of_pairs(machine) is not None or machine.isa == "neon"
+    return machine.lanes("int32") > 1 and (words or str(anchor.buffer.dtype) == "int32")
 
 
 @dataclass(frozen=True)
@@ -180,6 +193,9 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     ranges, greatest = fused.ranges, fused.ranges.greatest
     form = form_of(machine, *(str(operand.buffer.dtype) for operand in (product.left, product.right)))
     most_rows, vectors = _TILES[form.method][0 if machine.registers >= 32 else 1]
+    if form.wide:  # each sum takes two registers
+        vectors = min(vectors, 2)
+        most_rows = most_rows if machine.registers >= 32 else ceil_div(most_rows, 2)
     if selects_lane(form.method, form.lanes):
         most_rows = SUMS_BY_LANE // vectors
     vectors = min(vectors, ceil_div(greatest(axis_extent(product.columns)), form.lanes))

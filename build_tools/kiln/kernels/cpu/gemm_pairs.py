@@ -33,6 +33,7 @@ from tvm import tirx
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.gemm_tile import Loop, Tile, adjacent_panels, fitted
 from kiln.kernels.cpu.output_tile import OutputTile, TileOperands
+from kiln.kernels.cpu.pair_sums import MOST_PAIRS, joined, upper_bits
 from kiln.kernels.cpu.runtime_product import method_of_pairs, multiply_pairs
 from kiln.tir.builder import Array, Expr, Machine, bind, int64, load, padded, registers, serial, store
 from kiln.tir.vector_expr import ramp
@@ -41,8 +42,8 @@ PAIR = 2  # values of k
 _SINGLE = "smlal"  # the method of NEON, for one value of k
 # The most vectors of sums in a tile, by registers; an int64 sum of int16 weights takes two of them.
 _SUMS = {16: (12, 2), 32: (24, 4)}
-# Products of int8 weights whose sums fit 32 bits, of 2^22 each, and additions of upper bits, of 2^15 each.
-_PRODUCTS, _UPPER = 510, 32764
+# Products of int8 weights whose sums fit 32 bits, of 2^22 each.
+_PRODUCTS = 510
 ARRANGEMENT = "pairs"
 
 
@@ -103,7 +104,7 @@ class PairProduct:
             return 0
         if self.weights == "int8":
             return _PRODUCTS // self.group
-        return _UPPER if self.split else max(1, PAIR * self.together)
+        return MOST_PAIRS if self.split else max(1, PAIR * self.together)
 
     def pack(self, weights: Array) -> Array:
         """Pack weights [K, N] as described under `Packing`, flat."""
@@ -253,19 +254,16 @@ class _PairTile:
             products = plus(products, left, right)
         products = bind(products)
         store(low, self._lanes, load(low, self._lanes) + products)
-        upper = products
-        if not form.together:  # 2^31 is -2^31 as int32, which is no sum of two other products
-            upper = bind(products - tirx.Broadcast(tirx.const(1, "int32"), lanes))
-        high = self.high[row][v]
+        high, lowest = self.high[row][v], not form.together
         if form.adds:
+            upper = bind(products - tirx.Broadcast(tirx.const(1, "int32"), lanes)) if lowest else products
             halves = tirx.reinterpret(f"int16x{PAIR * lanes}", upper)
             ones = tirx.reinterpret(
                 f"int16x{PAIR * lanes}", tirx.Broadcast(tirx.const(1 << 16, "int32"), lanes)
             )
             store(high, self._lanes, _add_products(load(high, self._lanes), halves, ones, lanes))
             return
-        shifted = tirx.shift_right(upper, tirx.Broadcast(tirx.const(16, "int32"), lanes))
-        store(high, self._lanes, load(high, self._lanes) + shifted)
+        store(high, self._lanes, load(high, self._lanes) + upper_bits(products, lanes, lowest))
 
     def _widen(self) -> None:
         """Emit the addition of the sums of 32 bits to those of 64, and clear them."""
@@ -274,11 +272,7 @@ class _PairTile:
             for v, result in enumerate(results):
                 value = load(self.low[row][v], self._lanes)
                 if self.form.split:
-                    high, places = load(self.high[row][v], self._lanes), tirx.const(16, "int32")
-                    above = tirx.shift_left(high, tirx.Broadcast(places, lanes))
-                    wide_places = tirx.Broadcast(tirx.const(16, "int64"), lanes)
-                    rest = tirx.Cast(wide, value - above)  # below 2^31, after at most _UPPER additions
-                    value = tirx.shift_left(tirx.Cast(wide, high), wide_places) + rest
+                    value = joined(value, load(self.high[row][v], self._lanes), lanes)
                 else:
                     value = tirx.Cast(wide, value)
                 store(result, self._lanes, load(result, self._lanes) + value)

@@ -1,4 +1,8 @@
-"""Sums of products of 16-bit pairs by one instruction; rows and columns were widened from 8 bits before."""
+"""Sums of products of 16-bit pairs by one instruction; rows and columns may have been 8 bits before.
+
+Sums of 64 bits are kept as two of 32: the sum modulo 2^32, and the sum of the upper 16 bits of the products
+of each pair. Its difference from 2^16 times the second is a number from 0 to 2^16 for each pair.
+"""
 
 from __future__ import annotations
 
@@ -58,3 +62,26 @@ def pair_sums(
                 products = multiply_pairs(method, lanes, left, column)
                 store(accumulator, [sums], load(accumulator, [sums]) + products)
     return totals
+
+
+# The most products of pairs of which `joined` makes the sum.
+MOST_PAIRS = 32764
+
+
+def upper_bits(products: Expr, lanes: int, lowest: bool) -> Expr:
+    """The upper 16 bits of the products of a pair, in each lane.
+
+    lowest: also of 2^31, which is the sum of two products of -2^15 by itself and -2^31 as int32. No other two
+    products have that sum, and less 1 it is nearly 2^31.
+    """
+    if lowest:
+        products = bind(products - tirx.Broadcast(tirx.const(1, "int32"), lanes))
+    return tirx.shift_right(products, tirx.Broadcast(tirx.const(16, "int32"), lanes))
+
+
+def joined(low: Expr, high: Expr, lanes: int) -> Expr:
+    """The sums in int64, of the sums modulo 2^32 and those of at most MOST_PAIRS `upper_bits`."""
+    above = tirx.shift_left(high, tirx.Broadcast(tirx.const(16, "int32"), lanes))
+    rest = tirx.Cast(f"int64x{lanes}", low - above)  # below 2^31
+    places = tirx.Broadcast(tirx.const(16, "int64"), lanes)
+    return tirx.shift_left(tirx.Cast(f"int64x{lanes}", high), places) + rest

@@ -14,6 +14,7 @@ from kiln.kernels.cpu.batch_matmul import MatmulNest, axis_extent
 from kiln.kernels.cpu.gemm_tile import Loop, Tile
 from kiln.kernels.cpu.matrix_tile import NAMES as MATRIX
 from kiln.kernels.cpu.matrix_tile import PackedPanel, runtime_sums
+from kiln.kernels.cpu.pair_sums import joined, upper_bits
 from kiln.kernels.cpu.runtime_product import RuntimeProduct, groups_of_vector, selects_lane
 from kiln.tir.builder import Expr, bind, chunks, divide, load, modulo, registers, serial, store
 from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, floor_div, int64, is_dynamic
@@ -164,6 +165,8 @@ class PackedOperands:
     ) -> list[list[Any]]:
         """Emit the loop over k of one tile; the sums by row and vector, each a buffer of one vector."""
         form, lanes = self.form, ramp(int64(0), self.form.lanes)
+        if form.wide:
+            return self._wide_sums(rows, bases, panel, place, len(starts))
         if form.method in MATRIX:
             packed = PackedPanel(panel, place, self.groups, form.group * self.tile.columns)
             return runtime_sums(form.method, rows, bases, packed, len(starts))
@@ -191,6 +194,38 @@ class PackedOperands:
         with serial(self.groups - done) as rest:
             number = bind(rest + int64(done))
             add((bind(form.row_group(rows, base + number * int64(form.group))) for base in bases), number)
+        return totals
+
+    def _wide_sums(
+        self, rows: Any, bases: Sequence[Expr], panel: Any, place: Expr, vectors: int
+    ) -> list[list[Any]]:
+        """As `sums`, in int64: two sums of pairs in 32 bits, or a sum of single products."""
+        form, lanes = self.form, ramp(int64(0), self.form.lanes)
+
+        def cleared(dtype: str) -> list[list[Any]]:
+            buffers = [[registers([form.lanes], dtype) for _ in range(vectors)] for _ in bases]
+            for buffer in (buffer for row in buffers for buffer in row):
+                store(buffer, [lanes], tirx.Broadcast(tirx.const(0, dtype), form.lanes))
+            return buffers
+
+        totals = cleared("int64")
+        low, high = (cleared("int32"), cleared("int32")) if form.group > 1 else ([], [])
+        with serial(self.groups) as number:
+            right = [bind(self.columns_at(panel, place, number, v)) for v in range(vectors)]
+            for row, base in enumerate(bases):
+                left = bind(form.row_group(rows, base + number * int64(form.group)))
+                for v, columns in enumerate(right):
+                    products = bind(form.products(left, columns))
+                    if form.group == 1:
+                        wide = tirx.Cast(f"int64x{form.lanes}", products)
+                        store(totals[row][v], [lanes], load(totals[row][v], [lanes]) + wide)
+                        continue
+                    store(low[row][v], [lanes], load(low[row][v], [lanes]) + products)
+                    upper = upper_bits(products, form.lanes, True)
+                    store(high[row][v], [lanes], load(high[row][v], [lanes]) + upper)
+        for total, lows, highs in zip(totals, low, high, strict=False):
+            for result, one, other in zip(total, lows, highs, strict=True):
+                store(result, [lanes], joined(load(one, [lanes]), load(other, [lanes]), form.lanes))
         return totals
 
     def sums_in_tiles(

@@ -64,9 +64,9 @@ def groups_of_vector(values: Expr, lanes: int) -> list[Expr]:
 
 @dataclass(frozen=True)
 class RuntimeProduct:
-    """How a machine multiplies 8-bit operands: `group` products at a time, of `left` by `right` types.
+    """How a machine multiplies operands: `group` products at a time, of `left` by `right` types.
 
-    `shift`: added to the rows before they are packed.
+    `shift`: added to the rows before they are packed. `wide`: whether the sums are int64, of 16-bit operands.
     """
 
     method: str
@@ -75,6 +75,7 @@ class RuntimeProduct:
     left: str
     right: str
     shift: int
+    wide: bool = False
 
     def multiply(self, sums: Expr, rows: Expr, columns: Expr) -> Expr:
         """`sums` plus the products of one group, in every lane."""
@@ -84,9 +85,14 @@ class RuntimeProduct:
             return tirx.call_llvm_pure_intrin(int32, name, sums, rows, columns)
         if self.method == "sdot":
             return dot_of_four(sums, columns, rows, self.lanes)
+        return sums + self.products(rows, columns)
+
+    def products(self, rows: Expr, columns: Expr) -> Expr:
+        """The products of one group of 16 bits, in every lane."""
         if (self.method, self.lanes) in PAIRS:
-            return sums + multiply_pairs(self.method, self.lanes, rows, columns)
-        return sums + tirx.Cast(int32, rows) * tirx.Cast(int32, columns)
+            return multiply_pairs(self.method, self.lanes, rows, columns)
+        int32 = f"int32x{self.lanes}"
+        return tirx.Cast(int32, rows) * tirx.Cast(int32, columns)
 
     def row_group(self, memory: Any, offset: Expr) -> Expr:
         """One group of a packed row, in every lane."""
@@ -101,8 +107,11 @@ class RuntimeProduct:
 
 
 def form_of(machine: Machine, left: str, right: str) -> RuntimeProduct:
-    """How `machine` multiplies rows of type `left` by columns of type `right`."""
+    """How `machine` multiplies rows of type `left` by columns of type `right`; one of int16: in int64."""
     lanes = machine.lanes("int32")
+    if "int16" in (left, right):
+        by_pairs = method_of_pairs(machine)
+        return RuntimeProduct(by_pairs or "plain", 2 if by_pairs else 1, lanes, "int16", "int16", 0, True)
     if machine.dot == "vnni" and right == "int8":
         return RuntimeProduct("vnni", 4, lanes, "uint8", "int8", 128 if left == "int8" else 0)
     if machine.dot == "i8mm" and right == "int8":
