@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from kiln.errors import KilnError
+from kiln.frontend.torch.complex_numbers import without_complex
 from kiln.frontend.torch.replaced import Replacement, replaced
 
 from conformance.test_torch import build
@@ -184,3 +185,15 @@ def test_a_program_that_cannot_be_traced_again_is_refused() -> None:
     always = Replacement(lambda *_: True, lambda aten: {aten.ceil.default: fails})
     with pytest.raises(KilnError, match=r"without aten\.ceil\.default.*RuntimeError: no such sizes"):
         replaced(program, always)
+
+
+def test_complex_numbers_of_16_bits_are_refused_by_name() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch onnxscript")
+
+    class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return torch.view_as_complex(x).real
+
+    program = torch.export.export(Net(), (torch.ones(3, 2).half(),))
+    with pytest.raises(KilnError, match=r"16-bit floats \(torch\.complex32\) at view_as_complex"):
+        without_complex(program)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kiln.errors import KilnError
 from kiln.frontend.torch.complex_curves import curves
 from kiln.frontend.torch.complex_functions import functions
 from kiln.frontend.torch.complex_moves import moves
@@ -24,10 +25,18 @@ _KEPT = ("stft", "istft", "view_as_real", "view_as_complex", "complex", "polar")
 def without_complex(program: Any) -> Any:
     """`program`, an ExportedProgram, with operators on pairs in place of those on complex numbers.
 
-    The program itself where it has no complex numbers. Operators without a rule are left as they are.
+    The program itself where it has no complex numbers. Operators without a rule are left as they are. Raises
+    KilnError for complex numbers of 16-bit floats, which ONNX lacks.
     """
     import torch
 
+    for node in [node for graph in graphs_of(program) for node in graph.nodes]:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.dtype == torch.complex32:
+            raise KilnError(
+                f"complex numbers of 16-bit floats (torch.complex32) at {node.name}; make them of float32, "
+                "with x.float() before it"
+            )
     known = {**moves(), **functions(), **curves()}
     for _ in range(_ROUNDS):
         table = _table(torch, program, known)
