@@ -3,7 +3,7 @@
 PyTorch's exporter makes types explicit, too, but fails at a number as the first operand that changes the type
 of a tensor (1.0 - mask, 7 // counts), at floor divisions of integers by such numbers, and at copysign with a
 number. It computes softmax in the type of its operand where another one is asked for, and leaves the types of
-a power of two tensors, of tensors that are stacked, and of sums in einsum, as they are. It also fails at
+a power, of tensors that are stacked, and of sums in einsum, as they are. It also fails at
 remainders and powers with a dynamic size as the number, which becomes a tensor here. Of the operators on bits
 it lacks shifts of two tensors that a program writes as `a << b`, fails where the types of the operands
 differ, and computes `mask & 1` as a truth value: all become operators of two tensors of the result's type. It
@@ -32,8 +32,8 @@ def with_explicit_types(program: Any) -> Any:
         aten.copysign.Scalar: aten.copysign.Tensor,
     }
     of_numbers, of_bits, first_names = _of_numbers(aten), _of_bits(aten), _first_names(aten)
-    powers = {aten.pow.Tensor_Tensor}
-    curves = {aten.softmax.int, aten.log_softmax.int}
+    powers = {aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar}
+    curves = {aten.softmax.int, aten.log_softmax.int, aten.square.default}
     for node in [node for graph in graphs_of(program) for node in graph.nodes]:
         graph = node.graph
         if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
