@@ -149,10 +149,17 @@ def samples_from_images(path: Path, model: Model, ports: Sequence[SamplePort]) -
 
     The class of an image is the second column of the .csv file (image,class), or the name of the image's
     folder where the folder has subfolders: a name of the model's `labels`, or a number. Raises KilnError
-    without images or `preprocess`, and for an unknown class.
+    without images or `preprocess`, for a file of another kind, and for an unknown class.
     """
     from kiln.sources.image import load_image, preprocess
 
+    if not path.exists():
+        raise KilnError(f"{path}: no such file or folder")
+    if not path.is_dir() and path.suffix.lower() != ".csv":
+        raise KilnError(
+            f"{path}: allowed: a .npz file with an array for each input, a folder of images, or a .csv file "
+            "with the columns image and class"
+        )
     if model.preprocess is None:
         raise KilnError(f"model '{model.name}': images need the section 'preprocess' in its YAML file")
     if len(ports) != 1:

@@ -117,3 +117,13 @@ def test_few_classes_have_no_top_five(capsys: pytest.CaptureFixture[str]) -> Non
 def test_wrong_arguments(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(words.split()) == 2
     assert capsys.readouterr().err.startswith(f"kiln: error: {message}")
+
+
+@pytest.mark.parametrize("model", ["resnet", "silero_vad"])  # with `preprocess` and without
+def test_data_of_another_kind(model: str, tmp_path: Path) -> None:
+    """A file that holds no samples is not told as images of a model that accepts none."""
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    with pytest.raises(KilnError, match=r"x\.npy: allowed: a \.npz file .*, a folder of images, or a \.csv"):
+        samples_from_images(tmp_path / "x.npy", load_model(model), PORTS)
+    with pytest.raises(KilnError, match=r"gone: no such file or folder$"):
+        samples_from_images(tmp_path / "gone", load_model(model), PORTS)
