@@ -47,7 +47,11 @@ def signed_tensors(mod: tvm.IRModule) -> tvm.IRModule:
         "relax.astype": moved.astype,
         "relax.add": moved.add,
     }
-    return relax.transform.DeadCodeElimination()(rewrite_calls(mod, rules)) if moved.moves_any else mod
+    if not moved.moves_any:
+        return mod
+    # Fusion stops at a variable that is another name of one.
+    changed = relax.transform.CanonicalizeBindings()(rewrite_calls(mod, rules))
+    return relax.transform.DeadCodeElimination()(changed)
 
 
 def _product_weights(call: Any) -> Array | None:

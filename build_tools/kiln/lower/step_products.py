@@ -119,7 +119,8 @@ def step_products(mod: tvm.IRModule) -> tvm.IRModule:
 
     rewriter = CallRewriter(mod, {"relax.take": rule})
     rewriter.builder_.update_func(mod.get_global_var("main"), rewriter.visit_expr(mod["main"]))
-    return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+    canonical = relax.transform.CanonicalizeBindings()(rewriter.builder_.get())
+    return relax.transform.DeadCodeElimination()(canonical)
 
 
 class _Parts:
