@@ -25,7 +25,7 @@ class Case:
     dilation: int = 1
     groups: int = 1
     x: str = "random"  # random, least, most: every value the same
-    w: str = "random"  # … and wide: with -128; int16: beyond 8 bits
+    w: str = "random"  # … and wide: with -128; seven: of 7 bits; int16: beyond 8 bits
     runtime: bool = False  # the weights of a dense layer are an input, too
     heavy: bool = False  # eight ninths of the pairs of sizes, two thirds of the dense layers: not in the gate
 
@@ -81,7 +81,7 @@ TILE_CASES = [
     Case((1, 1, 89, 24), (1, 5, 24, 20), stride=2),
 ]  # fmt: skip
 GRIDS = {"gate": [c for c in CASES if not c.heavy], "rest": [c for c in CASES if c.heavy]}
-_VALUES = {"least": -127, "most": 127, "least_of_all": -128}
+_VALUES = {"least": -127, "most": 127, "least_of_all": -128, "seven_least": -64, "seven_most": 64}
 
 
 def data_of(case: Case, seed: int) -> tuple[Array, Array]:
@@ -98,6 +98,8 @@ def data_of(case: Case, seed: int) -> tuple[Array, Array]:
     weights = rng.integers(-127, 128, case.weights)
     if case.w in _VALUES:
         weights[:] = _VALUES[case.w]
+    if case.w == "seven":
+        weights = rng.integers(-64, 65, case.weights)
     if case.w == "wide":
         weights[rng.integers(0, 3, case.weights) == 0] = -128
     return x, weights.astype("int8")

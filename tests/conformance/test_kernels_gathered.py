@@ -29,7 +29,16 @@ CASES = [
     Case((19, 75), (75, 33), x="least", w="least_of_all"),
     Case((1, 9, 8, 32), (3, 3, 32, 20), x="most", w="least_of_all"),
     Case((5, 4), (4, 9), "uint8", x="least", w="least_of_all"),
+    Case((2, 9, 11, 5), (3, 3, 5, 33), w="seven"),
+    Case((1, 9, 11, 36), (1, 1, 36, 40), "uint8", w="seven"),
+    Case((19, 75), (75, 33), "uint8", x="most", w="seven_most"),
+    Case((7, 64), (64, 16), x="most", w="seven_least"),
 ]
+LIMITS: dict[str, dict[str, Any]] = {
+    "magnitudes": {"_LEAST": (0, 0), "_LEAST_OF_SEVEN_BITS": (0, 0)},
+    "pairs": {"_LEAST_COLUMNS": 0, "_LEAST_DEPTH": 0},
+    "widened": {"_LEAST_MACS": 0, "_LEAST_ROWS": 1},
+}
 MODULES = {"magnitudes": conv2d_magnitudes, "pairs": conv2d_pairs, "widened": conv2d_widened}
 Made = Callable[[str], list[Any]]
 
@@ -50,11 +59,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Made:
         listed = [family for family in families.FAMILIES if family.make not in others]
         listed = [replace(family, make=make) if family.make is chosen.make else family for family in listed]
         monkeypatch.setattr(families, "FAMILIES", listed)
-        for limit in ("_LEAST_MACS", "_LEAST_COLUMNS", "_LEAST_DEPTH", "_LEAST_VECTORS"):
-            if hasattr(chosen, limit):
-                monkeypatch.setattr(chosen, limit, 0)
-        if name == "widened":
-            monkeypatch.setattr(chosen, "_LEAST_ROWS", 1)
+        for limit, least in LIMITS[name].items():
+            monkeypatch.setattr(chosen, limit, least)
         return kernels
 
     return choose

@@ -183,6 +183,7 @@ def _quantise(arguments: Namespace) -> Reply:
         arguments.equalise,
         arguments.correct_bias,
         arguments.all_integer,
+        arguments.weight_bits,
     )
     result = quantise(model_of(arguments), data, out, options, goal)
     part = _part(arguments, None, {"model": result.model}, as_json(result))

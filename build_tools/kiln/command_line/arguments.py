@@ -17,8 +17,8 @@ from typing import Any
 
 from kiln.command_line.argument_parser import Parser
 from kiln.command_line.listing import LISTS
-from kiln.command_line.number_types import finite, not_negative, positive, whole
-from kiln.command_line.quantise import ACTIVATIONS, CHOICES, METHODS
+from kiln.command_line.number_types import finite, positive, whole
+from kiln.command_line.quantise.arguments import add_arguments
 from kiln.command_line.words import normalised
 from kiln.config.check import choices, nearest
 from kiln.errors import KilnError
@@ -229,18 +229,7 @@ def _add_questions(commands: Any) -> None:
     command = _add_command(commands, "quantise")
     _add_model(command, ".yaml, .onnx or .pt2")
     command.add_argument("--data", help="FILE.npz (an array for each input, labels) or a folder of images")
-    command.add_argument("--method", choices=METHODS, default="minmax", help="ranges of activations")
-    command.add_argument("--activations", choices=ACTIVATIONS, default="int8", help="type; default: int8")
-    text = "give the channels of an activation like ranges; default: auto, if it helps"
-    command.add_argument("--equalise", choices=CHOICES, default="auto", help=text)
-    text = "let biases make up for rounded weights; default: auto, if it helps"
-    command.add_argument("--correct-bias", "--correct_bias", choices=CHOICES, default="auto", help=text)
-    text = "round operands of Softmax and normalisations as well, for cores without floats"
-    command.add_argument("--all-integer", "--all_integer", action="store_true", help=text)
-    text = "keep nodes in float until the outputs have this signal-to-noise ratio"
-    command.add_argument("--min-snr", "--min_snr", type=finite, metavar="DB", help=text)
-    text = "keep nodes in float until accuracy drops by no more percentage points"
-    command.add_argument("--max-drop", "--max_drop", type=not_negative, metavar="POINTS", help=text)
+    add_arguments(command)
     command.add_argument("--out", metavar="FILE.onnx", help="default: NAME_int8.onnx")
     _add_output(command)
     command = _add_command(commands, "evaluate")

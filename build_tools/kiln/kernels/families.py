@@ -114,8 +114,8 @@ class FusedGroup:
     """Operators that are fused into `func`, and what is known of its parameters, which positions name.
 
     `constants`: parameters whose values are known at build time. `views`: parameters that are stored inside
-    larger tensors; `func` already uses the larger shapes. `narrow`: int8 constants for which narrow() of
-    kernels/cpu/gemm_int8.py holds. `together`: of int16 constants, pairs_together() of
+    larger tensors; `func` already uses the larger shapes. `magnitudes`: of int8 constants, magnitude()
+    of kernels/cpu/gemm_int8.py. `together`: of int16 constants, pairs_together() of
     kernels/cpu/gemm_pairs.py. `ranges`: of the variables in the shapes of `func`. `encodings`: the forms in
     which constants may be stored.
     """
@@ -124,7 +124,7 @@ class FusedGroup:
     ops: list[OpInfo]
     constants: frozenset[int]
     views: Mapping[int, TensorView]
-    narrow: frozenset[int] = frozenset()
+    magnitudes: Mapping[int, int] = field(default_factory=dict)
     together: Mapping[int, int] = field(default_factory=dict)
     ranges: SymbolRanges = NO_RANGES
     encodings: Mapping[int, Encoding] = field(default_factory=lambda: NO_ENCODINGS)
@@ -147,7 +147,7 @@ def kernels_of(group: FusedGroup, machine: Machine) -> list[GroupKernel]:
     try:
         fused = Fused(func, ranges)
         fused.origins = {fused.params[position]: view.before for position, view in views.items()}
-        fused.narrow = {fused.params[position] for position in group.narrow}
+        fused.magnitudes = {fused.params[position]: limit for position, limit in group.magnitudes.items()}
         fused.together = {fused.params[position]: pairs for position, pairs in group.together.items()}
         fused.encodings = {fused.params[position]: encoding for position, encoding in encodings.items()}
         fused.tables = tables(fused.encodings, machine.half)

@@ -16,7 +16,7 @@ from tvm import tirx
 from kiln.config import sizes
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
-from kiln.kernels.cpu.gemm_int8 import narrow
+from kiln.kernels.cpu.gemm_int8 import magnitude
 from kiln.kernels.cpu.gemm_pairs import pairs_together
 from kiln.kernels.families import FusedGroup, GroupKernel
 from kiln.kernels.variants import kernels_of_variants
@@ -78,14 +78,14 @@ class GroupLowering:
         tensor_names = [*inputs, *outputs]
         values = self.values_of(func, tensor_names)
         views = {i: self.steps.views[item] for i, item in enumerate(tensor_names) if item in self.steps.views}
-        small = frozenset(i for i in constants if narrow(self.steps.params[inputs[i]]))
         arrays = {i: self.steps.params[inputs[i]] for i in constants}
+        limits = {i: magnitude(w) for i, w in arrays.items() if str(w.dtype) == "int8"}
         together = {i: pairs_together(w) for i, w in arrays.items() if str(w.dtype) == "int16"}
         forms = self._forms_of(inputs[1]) if 1 in constants else None
         encodings = self._encodings_of(inputs, constants)
-        group = FusedGroup(func, ops, constants, views, small, together, encodings=encodings)
+        group = FusedGroup(func, ops, constants, views, limits, together, encodings=encodings)
         key = (
-            self._plan.number(func), constants, small, repr(together), tuple(views.items()),
+            self._plan.number(func), constants, repr(limits), repr(together), tuple(views.items()),
             repr([*values.values()]), repr(forms), repr(encodings),
         )  # fmt: skip
         try:

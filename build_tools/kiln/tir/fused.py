@@ -89,8 +89,8 @@ class Fused:
         self.outputs = [param for param in self.params if param in self.by_buffer]
         # Offsets of tensors inside their parents (lower/views/in_place_padding.py), by parameter.
         self.origins: dict[Any, tuple[int, ...]] = {}
-        # Parameters that are int8 constants without the value -128 (kernels/cpu/gemm_int8.py).
-        self.narrow: set[Any] = set()
+        # Of int8 constants, a limit of their magnitudes (kernels/cpu/gemm_int8.py).
+        self.magnitudes: dict[Any, int] = {}
         # Of int16 constants, the pairs of products whose sum fits 32 bits (kernels/cpu/gemm_pairs.py).
         self.together: dict[Any, int] = {}
         # Forms in which constant parameters may be stored, by parameter.

@@ -74,11 +74,13 @@ def operators(path: Path) -> list[str]:
     return [node.op_type for node in onnx.load(str(path)).graph.node]
 
 
-@pytest.mark.parametrize("activations", ["int8", "uint8"])
+@pytest.mark.parametrize(("activations", "greatest"), [("int8", 127), ("uint8", 64)])
 @pytest.mark.parametrize("method", ["minmax", "entropy", "percentile"])
-def test_a_quantised_file(net: Path, data: Path, tmp_path: Path, method: Any, activations: Any) -> None:
-    out = tmp_path / "out.onnx"
-    result = quantise(str(net), data, out, QuantiseOptions(method, activations))
+def test_a_quantised_file(
+    net: Path, data: Path, tmp_path: Path, method: Any, activations: Any, greatest: int
+) -> None:
+    out, bits = tmp_path / "out.onnx", 7 if greatest == 64 else 8
+    result = quantise(str(net), data, out, QuantiseOptions(method, activations, weight_bits=bits))
     operators_left = operators(out)
     assert {"QuantizeLinear", "DequantizeLinear", "Conv"} <= set(operators_left)
     assert (result.kept, result.choices, result.float_figures.accuracy) == ((), 3, 1.0)
@@ -90,6 +92,8 @@ def test_a_quantised_file(net: Path, data: Path, tmp_path: Path, method: Any, ac
     weights = {tensor.name: tensor for tensor in onnx.load(str(out)).graph.initializer}
     scales = [tensor for name, tensor in weights.items() if name.startswith("w") and name.endswith("scale")]
     assert [list(tensor.dims) for tensor in scales] == [[8]]  # one for each channel
+    levels = [numpy_helper.to_array(one) for one in weights.values() if one.data_type == TensorProto.INT8]
+    assert {int(np.abs(one.astype("int16")).max()) for one in levels if one.ndim > 1} == {greatest}
     report = json.loads(out.with_suffix(".json").read_text())
     assert report["quantised"]["snr"] == pytest.approx(result.figures.snr)
 

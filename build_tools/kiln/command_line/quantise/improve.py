@@ -21,7 +21,8 @@ _SAME = 40.0  # least SNR in dB of the equalised float model against the one giv
 class QuantiseOptions:
     """Changes of a model: `equalise` and `correct_bias` if asked for, or (auto) if they help.
 
-    `all_integer`: operands of Softmax and normalisations are rounded to 8 bits, too.
+    `all_integer`: operands of Softmax and normalisations are rounded to 8 bits, too. `weight_bits`: 8, or 7
+    for x86 without VNNI, whose fastest products of bytes fit 16 bits with these alone.
     """
 
     method: Method = "minmax"
@@ -29,6 +30,7 @@ class QuantiseOptions:
     equalise: Choice = "auto"
     correct_bias: Choice = "auto"
     all_integer: bool = False
+    weight_bits: int = 8
 
 
 @dataclass(frozen=True)

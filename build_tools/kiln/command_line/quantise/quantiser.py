@@ -75,10 +75,13 @@ class Quantiser:
     """A float model, prepared and calibrated.
 
     `source` is the ONNX file and `folder` holds the intermediate files. `all_integer`: operands of Softmax
-    and normalisations are rounded to 8 bits, too. Raises KilnError if the file is not a float ONNX model.
+    and normalisations are rounded to 8 bits, too. `weight_bits`: of products, 8 or 7. Raises KilnError if the
+    file is not a float ONNX model.
     """
 
-    def __init__(self, source: Path, folder: Path, *, all_integer: bool = False) -> None:
+    def __init__(
+        self, source: Path, folder: Path, *, all_integer: bool = False, weight_bits: int = 8
+    ) -> None:
         from onnxruntime.quantization.shape_inference import quant_pre_process
 
         self.prepared = folder / "prepared.onnx"
@@ -101,7 +104,7 @@ class Quantiser:
         self._ranges: Any = None
         self._activations: Activations = "int8"
         self._folder = folder
-        self._all_integer = all_integer
+        self._all_integer, self._weight_bits = all_integer, weight_bits
         self._corrections: dict[str, Array] = {}
 
     def ports(self) -> list[SamplePort]:
@@ -206,7 +209,7 @@ class Quantiser:
         activation = QuantType.QInt8 if self._activations == "int8" else QuantType.QUInt8
         with quiet_stderr():
             quantizer = QDQQuantizer(
-                model, True, False, QuantType.QInt8, activation, self._ranges,
+                model, True, self._weight_bits < 8, QuantType.QInt8, activation, self._ranges,
                 list(only) if only is not None else [], kept_in_float, self._quantised_ops(),
                 {"WeightSymmetric": True, "ActivationSymmetric": False},
             )  # fmt: skip

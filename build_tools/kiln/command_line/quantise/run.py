@@ -87,7 +87,9 @@ def quantise(
     with scratch_folder("quantise") as scratch:
         folder = Path(scratch)
         model, source = graph_of(model, folder, "quantise", (".onnx",))
-        quantiser = Quantiser(source, folder, all_integer=options.all_integer)
+        quantiser = Quantiser(
+            source, folder, all_integer=options.all_integer, weight_bits=options.weight_bits
+        )
         samples = calibration_samples(model, data, quantiser.ports(), quantiser.step())
         if goal.max_drop is not None and samples.labels is None:
             raise KilnError("max_drop needs data with an array 'labels', the class of each sample")

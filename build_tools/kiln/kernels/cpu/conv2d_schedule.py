@@ -9,7 +9,7 @@ import tvm
 from kiln.kernels.cpu.amx_tile import Spacing, TileRegisters
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.gemm_dot import DotProduct
-from kiln.kernels.cpu.gemm_int8 import IntegerProduct, MatmulSize, integer_product, merged
+from kiln.kernels.cpu.gemm_int8 import WHOLE, IntegerProduct, MatmulSize, integer_product, merged
 from kiln.kernels.cpu.gemm_pairs import PairProduct, pair_product
 from kiln.kernels.cpu.gemm_tile import Tile, choose_tile, pairs_pay, widening_tile, widens
 from kiln.tir.builder import Machine
@@ -199,7 +199,7 @@ def _integer(
     x, weights = fused.params[:2]
     greatest = fused.ranges.greatest
     dtypes, accumulator = [str(x.dtype), str(weights.dtype)], str(anchor.buffer.dtype)
-    narrow, rows = weights in fused.narrow, greatest(conv.rows)
+    narrow, rows = fused.magnitudes.get(weights, WHOLE) < WHOLE, greatest(conv.rows)
     if "int16" in dtypes and accumulator in ("int32", "int64"):
         runs = merged(conv.loops())
         together = fused.together.get(weights, 0)

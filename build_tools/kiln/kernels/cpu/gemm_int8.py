@@ -32,6 +32,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from tvm import tirx
 
 from kiln.config.sizes import ceil_div
@@ -58,12 +59,20 @@ from kiln.tir.builder import (
 )
 from kiln.tir.vector_expr import ramp
 
+# Magnitudes of weights: of 7 bits, and of all of int8.
+SEVEN_BITS, WHOLE = 64, 128
 BYTES = frozenset({"int8", "uint8"})
 
 
-def narrow(weights: Array) -> bool:
-    """Whether two products of any byte by `weights` fit 16 bits: int8 without -128."""
-    return str(weights.dtype) == "int8" and int(weights.min(initial=0)) > -128
+def magnitude(weights: Array) -> int:
+    """The least of 64, 127 and 128 that no element of int8 `weights` exceeds in magnitude; other types: 128.
+
+    64, weights of 7 bits: two products by uint8 fit 16 bits. 127: two products by int8 do.
+    """
+    if str(weights.dtype) != "int8":
+        return WHOLE
+    greatest = int(np.abs(weights.astype("int16")).max(initial=0))
+    return next(limit for limit in (SEVEN_BITS, 127, WHOLE) if greatest <= limit)
 
 
 def method_of(machine: Machine, weights_narrow: bool, x_type: str = "int8") -> str | None:
@@ -255,8 +264,8 @@ def integer_product(
 ) -> IntegerProduct | DotProduct | None:
     """The method and the tile for the sums of `size`, x and weights of `dtypes`.
 
-    Returns None where gemm.product has to compute them. `weights_narrow`: the result of `narrow`. `spacing`:
-    of the rows, for a product in tile registers; None: vector registers are used.
+    Returns None where gemm.product has to compute them. `weights_narrow`: whether their `magnitude` is below
+    128. `spacing`: of the rows, for a product in tile registers; None: vector registers are used.
     """
     rows, columns, runs = size.rows, size.columns, merged(size.loops)
     if machine.isa in METHODS:
