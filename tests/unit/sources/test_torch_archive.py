@@ -280,3 +280,39 @@ def test_reasons_are_one_line() -> None:
     except RuntimeError as error:
         assert reason(error).startswith("ValueError: first second")
         assert len(reason(error)) == 300
+
+
+@pytest.mark.parametrize(
+    ("violations", "suggested", "expected"),
+    [
+        (
+            ["Not all values of h = L['x'].size()[2] in the specified range 4 <= h <= 50 satisfy the "
+             "generated guard (2*(L['x'].size()[2] // 2)) == L['x'].size()[2]."],
+            ["_h = Dim('_h', max=25)", "h = 2*_h"],
+            "the module does not take all sizes of h; PyTorch suggests _h = Dim('_h', max=25), h = 2*_h; "
+            "Not all values of h = x.shape[2] in the specified range 4 <= h <= 50 satisfy the generated "
+            "guard (2*(x.shape[2] // 2)) == x.shape[2].",
+        ),
+        (
+            ["You marked h as dynamic but your code specialized it to be a constant (1). If you're using …"],
+            ["h = 1"],
+            "the module does not take all sizes of h; a size of 1 in the example inputs is a constant to it: "
+            "give them 2 or more",
+        ),
+        (
+            ["You marked h as dynamic but your code specialized it to be a constant (8). If you're using …"],
+            ["h = 8"],
+            "the module does not take all sizes of h; it computes with 8, the size of the example inputs, "
+            "alone",
+        ),
+        (["first", "second"], [], "the module does not take all sizes of h; first; second"),
+    ],
+    ids=["suggested", "one", "fixed", "none"],
+)  # fmt: skip
+def test_sizes_that_a_module_does_not_take(
+    violations: list[str], suggested: list[str], expected: str
+) -> None:
+    lines = ['Constraints violated (h)! For more information, run with TORCH_LOGS="+dynamic".']
+    lines += [f"  - {text}" for text in violations]
+    lines += ["Suggested fixes:", *(f"  {text}" for text in suggested)] if suggested else []
+    assert reason(ValueError("\n".join([*lines, "", "The error above occurred when …"]))) == expected

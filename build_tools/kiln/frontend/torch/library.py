@@ -151,5 +151,39 @@ def reason(error: BaseException, limit: int = 300) -> str:
         call, code_line = _CALL.search(message), _CODE_LINE.search(message)
         where = f" ({call[1]}:{call[2]})" if call else f" ({code_line[1]})" if code_line else ""
         return f"a branch or a shape depends on the values of a tensor{where}; use torch.where or torch.cond"
-    text = f"{type(cause).__name__}: {message}" if message else type(cause).__name__
+    violated = _sizes_violated(str(cause))
+    text = violated or f"{type(cause).__name__}: {message}" if message else type(cause).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+_VIOLATED = re.compile(r"Constraints violated \((.*?)\)!")
+_SUGGESTED = re.compile(r"^Suggested fixes:\n((?: +\S.*\n?)+)", re.MULTILINE)
+_VIOLATION = re.compile(r"^ +- (.*)$", re.MULTILINE)
+_SIZE = re.compile(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]")
+_FIXED = re.compile(r"your code specialized it to be a constant \((\d+)\)")
+
+
+def is_violated(error: BaseException) -> bool:
+    """Whether torch.export cannot tell that a module takes all sizes of its dynamic shapes."""
+    return _VIOLATED.search(str(error)) is not None
+
+
+def _sizes_violated(told: str) -> str:
+    """What torch.export tells of dynamic shapes that a module does not take, its suggestion first.
+
+    Empty where `told` is another message.
+    """
+    names = _VIOLATED.search(told)
+    if names is None:
+        return ""
+    violations = [_SIZE.sub(r"\1.shape[\2]", text) for text in _VIOLATION.findall(told)]
+    fixed = next((found[1] for found in map(_FIXED.search, violations) if found), "")
+    suggested = _SUGGESTED.search(told)
+    parts = [f"the module does not take all sizes of {names[1]}"]
+    if fixed == "1":
+        parts.append("a size of 1 in the example inputs is a constant to it: give them 2 or more")
+    elif fixed:
+        parts.append(f"it computes with {fixed}, the size of the example inputs, alone")
+    elif suggested:
+        parts.append(f"PyTorch suggests {', '.join(line.strip() for line in suggested[1].splitlines())}")
+    return "; ".join(parts if fixed else [*parts, *violations])

@@ -18,8 +18,10 @@ from typing import Any
 
 from kiln.errors import KilnError
 from kiln.files import atomic_write
+from kiln.frontend.torch.example_sizes import widened, with_specs
 from kiln.frontend.torch.kept_buffers import merge_constants
-from kiln.frontend.torch.library import load_torch, quiet_torch, reason
+from kiln.frontend.torch.library import is_violated, load_torch, quiet_torch, reason
+from kiln.frontend.torch.proven_sizes import export_proven
 from kiln.frontend.torch.recurrent import any_length
 from kiln.frontend.torch.structures import plain_structures
 from kiln.sources.torch_archive import NAMES
@@ -64,16 +66,33 @@ def export(name: str, module: Any, inputs: Any, shapes: Any = None) -> bytes:
         )
     positional, keywords = ((), dict(inputs)) if isinstance(inputs, dict) else (tuple(inputs), {})
     module.eval()
+    signature = inspect.signature(module.forward)
+
+    def bound(given: Any) -> Mapping[str, Any]:
+        return signature.bind(*given[0], **given[1]).arguments
+
     try:
-        bound = inspect.signature(module.forward).bind(*positional, **keywords)
+        arguments = bound((positional, keywords))
     except TypeError as error:
         raise KilnError(f"{name}: the inputs do not fit the module's forward: {error}") from error
     try:
         with quiet_torch(), torch.no_grad(), any_length(), _unchecked_distributions(torch):
-            program = torch.export.export(module, positional, keywords, dynamic_shapes=shapes, strict=False)
+            given = widened(torch, (positional, keywords), bound, shapes)
+            program = _exported(torch, module, given, shapes)
     except Exception as error:  # PyTorch raises exceptions of many types
         raise KilnError(f"{name}: torch.export cannot export the module: {reason(error)}") from error
-    return _saved(name, torch, program, _dim_names(torch, program, bound.arguments, shapes))
+    return _saved(name, torch, program, _dim_names(torch, program, arguments, shapes))
+
+
+def _exported(torch: Any, module: Any, given: tuple[Any, Any], shapes: Any) -> Any:
+    """The ExportedProgram of a module; also where PyTorch cannot tell that its conditions on sizes hold."""
+    try:
+        return torch.export.export(module, *given, dynamic_shapes=shapes, strict=False)
+    except Exception as error:
+        program = export_proven(torch, module, given, shapes) if is_violated(error) else None
+        if program is None:
+            raise
+        return program
 
 
 @contextlib.contextmanager
@@ -156,7 +175,7 @@ def _dim_names(torch: Any, program: Any, arguments: Mapping[str, Any], shapes: A
     """The names of the torch.export.Dim that the symbols of the program stand for, by symbol."""
     values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
     tensors = [values[name] for name in program.graph_signature.user_inputs if isinstance(name, str)]
-    leaves = list(_leaves(torch, arguments, shapes))
+    leaves = [spec for _, spec in with_specs(torch, arguments, shapes)]
     names: dict[str, str] = {}
     if len(tensors) != len(leaves):
         return names
@@ -169,22 +188,6 @@ def _dim_names(torch: Any, program: Any, arguments: Mapping[str, Any], shapes: A
             if len(symbols) == 1 and name:
                 names.setdefault(symbols[0], name)
     return names
-
-
-def _leaves(torch: Any, value: Any, spec: Any) -> Iterator[Any]:
-    """The entries in `spec`, dynamic shapes of the structure of `value`, of the tensors in it, in order."""
-    if isinstance(value, torch.Tensor):
-        yield spec
-    elif isinstance(value, Mapping):
-        specs = spec if isinstance(spec, Mapping) else dict(zip(value, spec or (), strict=False))
-        for key, item in value.items():
-            yield from _leaves(torch, item, specs.get(key))
-    elif isinstance(value, (tuple, list)):
-        for index, item in enumerate(value):
-            inner = spec[index] if isinstance(spec, (tuple, list)) and index < len(spec) else None
-            yield from _leaves(torch, item, inner)
-    elif (node := torch.utils._pytree.SUPPORTED_NODES.get(type(value))) is not None:
-        yield from _leaves(torch, list(node.flatten_fn(value)[0]), spec)
 
 
 def _shown(value: Any) -> str:

@@ -1,0 +1,65 @@
+"""Exports of modules whose conditions on sizes hold for all sizes, where PyTorch cannot tell.
+
+torch.export proves each condition on a dynamic size that a module depends on, for the whole range, and gives
+up at remainders: `1 % (1 + n // 128) != 0`, of a spectrogram of n samples. It can also write the conditions
+into the program. Where these are all that it asks for, they are tried here for every size of the ranges.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+_MOST_TRIED = 1 << 14  # combinations of sizes for which one condition is tried
+
+
+def export_proven(torch: Any, module: Any, given: tuple[Any, Any], shapes: Any) -> Any | None:
+    """The ExportedProgram of `module`, or None where a condition is not known to hold for all sizes."""
+    try:
+        program = torch.export.export(
+            module,
+            *given,
+            dynamic_shapes=shapes,
+            strict=False,
+            prefer_deferred_runtime_asserts_over_guards=True,
+        )
+    except Exception:  # PyTorch raises exceptions of many types, and the first export's tells more
+        return None
+    return program if _hold(torch, program) else None
+
+
+def _hold(torch: Any, program: Any) -> bool:
+    """Whether all conditions of the program on sizes of its inputs hold for all these sizes."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    ranges = program.range_constraints
+    return all(
+        _holds(assertion.expr, ranges)
+        for environment in _environments(torch, program)
+        for assertions in environment.deferred_runtime_asserts.values()
+        for assertion in assertions
+        if not free_unbacked_symbols(assertion.expr)  # sizes in the data: checked in no export
+    )
+
+
+def _environments(torch: Any, program: Any) -> list[Any]:
+    """The environments of the symbols of a program: one, unless it has no symbols."""
+    values = [node.meta.get("val") for node in program.graph.nodes]
+    modes = {id(value.fake_mode): value.fake_mode for value in values if hasattr(value, "fake_mode")}
+    return [mode.shape_env for mode in modes.values() if mode.shape_env is not None]
+
+
+def _holds(condition: Any, ranges: Any) -> bool:
+    """Whether a condition holds for all sizes in `ranges`, from 1 up; False where there are too many."""
+    symbols = sorted(condition.free_symbols, key=str)
+    limits = [ranges.get(symbol) for symbol in symbols]
+    if any(limit is None or not limit.upper.is_Integer for limit in limits):
+        return False
+    spans = [range(max(1, int(limit.lower)), int(limit.upper) + 1) for limit in limits]
+    if math.prod(map(len, spans)) > _MOST_TRIED:
+        return False
+    return all(
+        condition.subs(dict(zip(symbols, sizes, strict=True))) == True  # noqa: E712
+        for sizes in itertools.product(*spans)
+    )

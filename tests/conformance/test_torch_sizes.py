@@ -1,0 +1,91 @@
+"""Dynamic sizes that torch.export alone refuses: examples of one image, and conditions on remainders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kiln.errors import KilnError
+
+from conformance.test_torch import build
+
+pytestmark = pytest.mark.heavy
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch onnxscript")
+pytest.importorskip("onnxscript", reason="PyTorch's ONNX exporter is not installed: pip install onnxscript")
+
+NETS = '''
+import torch
+from torch import nn
+from torch.export import Dim
+
+class Spectrogram(nn.Module):
+    """Frames of a sound, each with a token before it, as libraries compute them."""
+
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(1, 1, 9))
+
+    def forward(self, x):
+        f = torch.stft(x.reshape(-1, x.shape[-1]), 16, 8, window=torch.ones(16), return_complex=True)
+        size = f.reshape(x.shape[:-1] + f.shape[-2:]).abs().transpose(1, 2)
+        return torch.cat([self.token.expand(x.shape[0], -1, -1), size], 1)
+
+def sound():
+    torch.manual_seed(0)
+    shapes = {0: Dim("batch", max=3), 1: Dim("n", min=20, max=90)}
+    return Spectrogram(), (torch.randn(1, 40),), (shapes,)
+'''
+Dim: Any = torch.export.Dim
+
+
+def test_a_spectrogram_of_any_length_from_an_example_of_one_sound(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(NETS, encoding="utf-8")
+    done = build(tmp_path, "model=nets:sound", "test")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "batch 1..3, n 20..90" in done.stdout
+
+
+class Add(torch.nn.Module):
+    """A sum that reads the number of rows of its first input."""
+
+    def forward(self, x: Any, y: Any) -> Any:
+        return x.expand(x.shape[0], -1) + y
+
+
+class Halved(torch.nn.Module):
+    """Rows in pairs, of which there must be an even number."""
+
+    def forward(self, x: Any) -> Any:
+        return x.view(x.shape[0] // 2, 2, -1).sum(1) if x.shape[0] % 2 == 0 else x.sum(0)
+
+
+def axes_of(module: Any, inputs: Any, shapes: Any) -> list[list[bool]]:
+    """Whether each axis of each input of the exported program is dynamic."""
+    import io
+
+    from kiln.frontend.torch.trace_stage import export
+
+    program = torch.export.load(io.BytesIO(export("net", module, inputs, shapes)))
+    nodes = program.graph.find_nodes(op="placeholder")
+    return [[not isinstance(size, int) for size in node.meta["val"].shape] for node in nodes]
+
+
+def test_example_inputs_of_one_row() -> None:
+    rows, one = Dim("rows", max=5), torch.ones(1, 3)
+    assert axes_of(Add(), (one, one), ({0: rows}, {0: rows})) == [[True, False]] * 2
+    assert axes_of(Add(), {"x": one, "y": one}, {"y": (rows, None), "x": [rows, None]}) == [[True, False]] * 2
+    assert axes_of(Add(), (one, one), ({0: rows}, None)) == [[True, False], [False, False]]
+    assert axes_of(Add(), (one, one), None) == [[False, False]] * 2
+    assert axes_of(Add(), (one, one), ({0: torch.export.Dim.AUTO}, None)) == [[False, False]] * 2
+    for shapes in (({0: rows}, {1: 3 * rows}), ({0: Dim("rows", max=1)}, None)):  # 3 * rows: computed from 1
+        with pytest.raises(KilnError, match=r"a size of 1 in the example inputs"):
+            axes_of(Add(), (one, one), shapes)
+
+
+def test_a_condition_that_fails_for_some_sizes_is_told() -> None:
+    with pytest.raises(KilnError, match=r"PyTorch suggests .*2\*_rows") as told:
+        axes_of(Halved(), (torch.ones(4, 3),), ({0: Dim("rows", min=3, max=9)},))
+    assert "\n" not in str(told.value)
+    many = 2 * Dim("_rows", min=2, max=9)
+    assert axes_of(Halved(), (torch.ones(4, 3),), ({0: many},)) == [[True, False]]
