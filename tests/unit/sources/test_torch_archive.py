@@ -305,9 +305,17 @@ def test_reasons_are_one_line() -> None:
             "the module does not take all sizes of h; it computes with 8, the size of the example inputs, "
             "alone",
         ),
+        (
+            [
+                "Not all values of n = L['x'].size()[1] in the specified range 9 <= n <= 80 satisfy the "
+                "generated guard 12 <= L['x'].size()[1] and L['x'].size()[1] <= 80"
+            ],
+            ["_n = Dim('_n', min=4, max=21)", "n = 3*_n"],
+            "the module does not take all sizes of h, allowed: n in 12..80",
+        ),
         (["first", "second"], [], "the module does not take all sizes of h; first; second"),
     ],
-    ids=["suggested", "one", "fixed", "none"],
+    ids=["suggested", "one", "fixed", "range", "none"],
 )  # fmt: skip
 def test_sizes_that_a_module_does_not_take(
     violations: list[str], suggested: list[str], expected: str

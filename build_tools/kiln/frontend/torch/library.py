@@ -159,6 +159,7 @@ def reason(error: BaseException, limit: int = 300) -> str:
 _VIOLATED = re.compile(r"Constraints violated \((.*?)\)!")
 _SUGGESTED = re.compile(r"^Suggested fixes:\n((?: +\S.*\n?)+)", re.MULTILINE)
 _VIOLATION = re.compile(r"^ +- (.*)$", re.MULTILINE)
+_RANGE = re.compile(r"Not all values of (\w+) = .* the generated guard (\d+) <= \S+ and \S+ <= (\d+)\.?")
 _SIZE = re.compile(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]")
 _FIXED = re.compile(r"your code specialized it to be a constant \((\d+)\)")
 
@@ -179,11 +180,14 @@ def _sizes_violated(told: str) -> str:
     violations = [_SIZE.sub(r"\1.shape[\2]", text) for text in _VIOLATION.findall(told)]
     fixed = next((found[1] for found in map(_FIXED.search, violations) if found), "")
     suggested = _SUGGESTED.search(told)
+    ranges = [found for found in map(_RANGE.fullmatch, violations) if found]
     parts = [f"the module does not take all sizes of {names[1]}"]
     if fixed == "1":
-        parts.append("a size of 1 in the example inputs is a constant to it: give them 2 or more")
-    elif fixed:
-        parts.append(f"it computes with {fixed}, the size of the example inputs, alone")
-    elif suggested:
+        return f"{parts[0]}; a size of 1 in the example inputs is a constant to it: give them 2 or more"
+    if fixed:
+        return f"{parts[0]}; it computes with {fixed}, the size of the example inputs, alone"
+    if ranges and len(ranges) == len(violations):
+        return f"{parts[0]}, allowed: {', '.join(f'{one[1]} in {one[2]}..{one[3]}' for one in ranges)}"
+    if suggested:
         parts.append(f"PyTorch suggests {', '.join(line.strip() for line in suggested[1].splitlines())}")
-    return "; ".join(parts if fixed else [*parts, *violations])
+    return "; ".join([*parts, *violations])

@@ -11,11 +11,16 @@ import itertools
 import math
 from typing import Any
 
-_MOST_TRIED = 1 << 14  # combinations of sizes for which one condition is tried
+from kiln.frontend.torch.library import is_violated
+
+_MOST_TRIED = 1 << 20  # combinations of sizes for which one condition is tried
 
 
 def export_proven(torch: Any, module: Any, given: tuple[Any, Any], shapes: Any) -> Any | None:
-    """The ExportedProgram of `module`, or None where a condition is not known to hold for all sizes."""
+    """The ExportedProgram of `module`, or None where a condition is not known to hold for all sizes.
+
+    Raises PyTorch's exception where it refuses sizes for another reason than these conditions.
+    """
     try:
         program = torch.export.export(
             module,
@@ -24,8 +29,10 @@ def export_proven(torch: Any, module: Any, given: tuple[Any, Any], shapes: Any) 
             strict=False,
             prefer_deferred_runtime_asserts_over_guards=True,
         )
-    except Exception:  # PyTorch raises exceptions of many types, and the first export's tells more
-        return None
+    except Exception as error:  # PyTorch raises exceptions of many types
+        if is_violated(error):
+            raise
+        return None  # the first export's tells more
     return program if _hold(torch, program) else None
 
 
@@ -51,7 +58,7 @@ def _environments(torch: Any, program: Any) -> list[Any]:
 
 
 def _holds(condition: Any, ranges: Any) -> bool:
-    """Whether a condition holds for all sizes in `ranges`, from 1 up; False where there are too many."""
+    """Whether a condition holds for all sizes in `ranges`, from 1 up; False where that cannot be tried."""
     symbols = sorted(condition.free_symbols, key=str)
     limits = [ranges.get(symbol) for symbol in symbols]
     if any(limit is None or not limit.upper.is_Integer for limit in limits):
@@ -59,7 +66,11 @@ def _holds(condition: Any, ranges: Any) -> bool:
     spans = [range(max(1, int(limit.lower)), int(limit.upper) + 1) for limit in limits]
     if math.prod(map(len, spans)) > _MOST_TRIED:
         return False
-    return all(
-        condition.subs(dict(zip(symbols, sizes, strict=True))) == True  # noqa: E712
-        for sizes in itertools.product(*spans)
-    )
+    try:
+        from torch.utils._sympy.printers import PythonPrinter
+
+        code = f"lambda {', '.join(map(str, symbols))}: {PythonPrinter().doprint(condition)}"
+        holds = eval(code, {"math": math})
+        return all(holds(*sizes) for sizes in itertools.product(*spans))
+    except Exception:  # a private interface of PyTorch, a function without a name there, a division by 0
+        return False
