@@ -165,7 +165,12 @@ def run_steps(
 
 
 def run_cases(target: Target, cases: list[Case], folder: Path) -> set[str]:
-    """Compare the sums of all cases with numpy on the target's machine; returns the kernels' families."""
+    """Compare the sums of all cases with numpy on the target's machine; returns the kernels' families.
+
+    But for uint8 with Helium, which is moved to int8 in a step of its own: see test_signed_tensors.py.
+    """
+    if target.vector.isa == "mve":
+        cases = [case for case in cases if case.dtype != "uint8"]
     data = [data_of(case, seed) for seed, case in enumerate(cases)]
     shapes = [(case.shape, case.dtype) for case in cases]
     mod = module(
