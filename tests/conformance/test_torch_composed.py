@@ -140,6 +140,9 @@ class Extremes(nn.Module):
         made += [torch.sinc(n > 2)]
         made += [torch.einsum("ij->i", n), torch.einsum("ij,kj->ik", n.byte(), n.byte())]
         c, nan = torch.view_as_complex(x.view(-1, 4, 2) + 0.5), x[0] / x[0]
+        alone = c[0, 0] * 1j
+        moved = alone.cumsum(0), alone.index_select(0, torch.tensor([0])), torch.conj_physical(c)
+        made += [torch.view_as_real(one) for one in moved]
         for scale in (1e30, 1e-30):
             one = c * scale
             parts = [one.abs() / scale, one.sgn(), scale / one, one / one[:1], one.log()]

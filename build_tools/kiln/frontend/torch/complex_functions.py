@@ -95,6 +95,7 @@ def _arithmetic(aten: Any) -> Mapping[Any, Callable[..., Any]]:
         aten.neg.default: lambda x: made(-pair(x)),
         aten.reciprocal.default: reciprocal,
         aten._conj.default: conjugate,
+        aten._conj_physical.default: conjugate,
         aten.conj_physical.default: conjugate,
         aten.resolve_conj.default: lambda x: x,
         aten.resolve_neg.default: lambda x: x,

@@ -20,9 +20,11 @@ def _rules(aten: Any) -> Mapping[Any, Callable[..., Any]]:
     single = (
         aten.all.dim,
         aten.any.dim,
+        aten.cumsum.default,
         aten.flip.default,
         aten.index_fill.int_Scalar,
         aten.index_reduce.default,
+        aten.index_select.default,
         aten.prod.dim_int,
         aten.scatter.src,
         aten.scatter.value,
