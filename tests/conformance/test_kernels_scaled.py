@@ -70,9 +70,12 @@ def _factors(rng: np.random.Generator, case: Scaled, sums: Array) -> tuple[Array
 
 @pytest.mark.parametrize("name", ["cortex_m55", pytest.param("cortex_m4", marks=pytest.mark.heavy)])
 def test_scaled_sums_are_exact(name: str, tmp_path: Path) -> None:
-    data = [data_of(case.conv, seed) for seed, case in enumerate(CASES)]
+    """But for uint8 with Helium, which is moved to int8 in a step of its own."""
+    target = load_target(name)
+    cases = [case for case in CASES if (target.vector.isa, case.conv.dtype) != ("mve", "uint8")]
+    data = [data_of(case.conv, seed) for seed, case in enumerate(cases)]
     expected, numbers = [], []
-    for seed, (case, (x, weights)) in enumerate(zip(CASES, data, strict=True)):
+    for seed, (case, (x, weights)) in enumerate(zip(cases, data, strict=True)):
         rng, sums = np.random.default_rng(seed), sums_of(case.conv, x, weights)
         m, b = _factors(rng, case, sums)
         reach = 2 ** min(30, case.shift)
@@ -98,10 +101,10 @@ def test_scaled_sums_are_exact(name: str, tmp_path: Path) -> None:
         return op.astype(limited, "int8")
 
     mod = module(
-        [(case.conv.shape, case.conv.dtype) for case in CASES],
+        [(case.conv.shape, case.conv.dtype) for case in cases],
         lambda *xs: [
             scaled(case, x, weights, *found)
-            for case, x, (_, weights), found in zip(CASES, xs, data, numbers, strict=True)
+            for case, x, (_, weights), found in zip(cases, xs, data, numbers, strict=True)
         ],
     )
-    assert run_steps(mod, expected, load_target(name), tmp_path) == {"depthwise", "conv2d"}
+    assert run_steps(mod, expected, target, tmp_path) == {"depthwise", "conv2d"}

@@ -187,7 +187,8 @@ def test_the_list_of_operators(folder: Path, capsys: pytest.CaptureFixture[str])
     assert command_line.main(["list", "operators"]) == 0
     declare(folder, RELAX, more="description='more or less',")
     assert command_line.main(["list", "operators"]) == 0
-    assert capsys.readouterr().out == "\nown.Mine  more or less, operators/mine.py\n"
+    none = "no operators of your own: there are none in ./operators (docs/own-operator.md)\n"
+    assert capsys.readouterr().out == f"{none}own.Mine  more or less, operators/mine.py\n"
 
 
 REFERENCES = {

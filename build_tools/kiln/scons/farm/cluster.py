@@ -78,8 +78,8 @@ class Cluster:
                 "cache=http://… or cache=s3://…"
             )
         # The build prints its own message when a worker or the scheduler is lost. Dask gives the client's
-        # logger a level of its own.
-        for logger in ("distributed", "distributed.client"):
+        # logger a level of its own; Tornado reports callbacks of a client that end after it.
+        for logger in ("distributed", "distributed.client", "tornado.application"):
             logging.getLogger(logger).setLevel(logging.CRITICAL)
         if storage is None:
             folder = tempfile.mkdtemp(prefix="kiln-cache-")
