@@ -42,7 +42,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("what", nargs="?", choices=("run", "list", "install"), default="run", help="default: run")
     add("--model", type=_list, default=["*"], help="names, or patterns such as 'conv*'; default: all")
-    add("--form", type=_list, default=["dynamo-static", "dynamo-open"], help=f"of {', '.join(FORMS)}")
+    add("--form", type=_list, default=["dynamo-static", "dynamo-dynamic"], help=f"of {', '.join(FORMS)}")
     add("--target", default="host", help="default: host")
     add("--limit", type=float, default=600.0, help="seconds for one export or build; default: 600")
     add(

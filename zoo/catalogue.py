@@ -1,7 +1,7 @@
 """The list of the zoo's models: each a function that returns a PyTorch module with example inputs.
 
 A model's weights are random with a fixed seed. `axes` names the axes of its inputs that are dynamic in the
-form `open`, `ranges` their sizes.
+form `dynamic`, `ranges` their sizes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Exports one model of the zoo, in PyTorch's environment: python -m zoo.export NAME FORM OUT, or `list`.
 
 FORM: `archive` (torch.export, .pt2), `dynamo` or `script` (the two exporters of torch.onnx), each followed by
-`-static` or `-open`. Beside the file OUT a YAML file of the same name is written, which Kiln builds.
+`-static` or `-dynamic`. Beside the file OUT a YAML file of the same name is written, which Kiln builds.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def main(name: str, form: str, out: Path) -> int:
     torch.manual_seed(0)
     chosen = ENTRIES[name]
     exporter, _, sizes = form.partition("-")
-    is_open = sizes == "open"
-    if is_open and not chosen.axes:
+    is_dynamic = sizes == "dynamic"
+    if is_dynamic and not chosen.axes:
         print("has no dynamic dimension", file=sys.stderr)
         return 3
     module, inputs = chosen.make()
@@ -43,23 +43,23 @@ def main(name: str, form: str, out: Path) -> int:
     try:
         with contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
             write = {"archive": archive, "dynamo": dynamo, "script": script}[exporter]
-            write(chosen, module, inputs, is_open, out)
+            write(chosen, module, inputs, is_dynamic, out)
     except Exception as error:
         message = " ".join(str(error).split())
         print(f"{type(error).__name__}: {message[:300]}", file=sys.stderr)
         return 3
-    out.with_suffix(".yaml").write_text(describe(chosen, out, inputs, is_open), encoding="utf-8")
+    out.with_suffix(".yaml").write_text(describe(chosen, out, inputs, is_dynamic), encoding="utf-8")
     return 0
 
 
-def archive(chosen: Entry, module: Any, inputs: dict[str, Any], is_open: bool, out: Path) -> None:
+def archive(chosen: Entry, module: Any, inputs: dict[str, Any], is_dynamic: bool, out: Path) -> None:
     """A .pt2 archive, as Kiln itself writes it for a Python function."""
     from kiln.frontend.torch.trace_stage import export
 
-    out.write_bytes(export(chosen.name, module, tuple(inputs.values()), shapes(chosen, inputs, is_open)))
+    out.write_bytes(export(chosen.name, module, tuple(inputs.values()), shapes(chosen, inputs, is_dynamic)))
 
 
-def dynamo(chosen: Entry, module: Any, inputs: dict[str, Any], is_open: bool, out: Path) -> None:
+def dynamo(chosen: Entry, module: Any, inputs: dict[str, Any], is_dynamic: bool, out: Path) -> None:
     """An ONNX file, by torch.export."""
     from zoo.prepare import torch
 
@@ -71,12 +71,12 @@ def dynamo(chosen: Entry, module: Any, inputs: dict[str, Any], is_open: bool, ou
         external_data=False,
         opset_version=DYNAMO_OPSET,
         input_names=list(inputs),
-        dynamic_shapes=shapes(chosen, inputs, is_open),
+        dynamic_shapes=shapes(chosen, inputs, is_dynamic),
         verbose=False,
     )
 
 
-def script(chosen: Entry, module: Any, inputs: dict[str, Any], is_open: bool, out: Path) -> None:
+def script(chosen: Entry, module: Any, inputs: dict[str, Any], is_dynamic: bool, out: Path) -> None:
     """An ONNX file, by tracing."""
     from zoo.prepare import torch
 
@@ -88,14 +88,14 @@ def script(chosen: Entry, module: Any, inputs: dict[str, Any], is_open: bool, ou
         dynamo=False,
         opset_version=SCRIPT_OPSET,
         input_names=list(inputs),
-        dynamic_axes=axes if is_open else None,
+        dynamic_axes=axes if is_dynamic else None,
         verbose=False,
     )
 
 
-def shapes(chosen: Entry, inputs: dict[str, Any], is_open: bool) -> Any:
+def shapes(chosen: Entry, inputs: dict[str, Any], is_dynamic: bool) -> Any:
     """The dynamic shapes of torch.export, in the order of the inputs."""
-    if not is_open:
+    if not is_dynamic:
         return None
     from zoo.prepare import torch
 
@@ -112,7 +112,7 @@ def _name(text: str) -> str:
     return text if text.isidentifier() else re.sub(r"\W+", "_", text).strip("_")
 
 
-def describe(chosen: Entry, out: Path, inputs: dict[str, Any], is_open: bool) -> str:
+def describe(chosen: Entry, out: Path, inputs: dict[str, Any], is_dynamic: bool) -> str:
     """The YAML file of a model. A factor of an axis, as in 8*h, becomes the multiple of the whole axis."""
     document: dict[str, Any] = {
         "description": f"{chosen.name}, of the zoo",
@@ -123,7 +123,7 @@ def describe(chosen: Entry, out: Path, inputs: dict[str, Any], is_open: bool) ->
     if chosen.bounds and out.suffix == ".onnx":
         computed = {name for node in onnx.load(out).graph.node for name in node.output}
         document["bounds"] = {name: most for name, most in chosen.bounds.items() if name in computed}
-    if is_open and out.suffix == ".onnx":
+    if is_dynamic and out.suffix == ".onnx":
         scaled = {}
         for text in {text for axes in chosen.axes.values() for text in axes.values() if "*" in text}:
             factor, _, name = text.partition("*")

@@ -19,7 +19,7 @@ from zoo.environment import ROOT, WORK, variables
 from zoo.record import Result
 
 FORMS = [
-    f"{exporter}-{sizes}" for exporter in ("archive", "dynamo", "script") for sizes in ("static", "open")
+    f"{exporter}-{sizes}" for exporter in ("archive", "dynamo", "script") for sizes in ("static", "dynamic")
 ]
 
 

@@ -12,7 +12,7 @@ from zoo.environment import ROOT
 from zoo.record import Record, Result
 
 PAGE = ROOT / "docs/zoo.md"
-_COLUMNS = ("kind", "static", "open", "lower", "arena", "speed", "open speed")
+_COLUMNS = ("kind", "static", "dynamic", "lower", "arena", "speed", "dynamic speed")
 _BETWEEN = re.compile(r"(?<!\\)\|")  # cells may contain escaped bars
 _BEGIN, _END = "<!-- begin of the table -->", "<!-- end of the table -->"
 
@@ -44,16 +44,16 @@ def made(record: Record, known: Mapping[str, Sequence[str]] | None = None) -> st
         )
     ordered = sorted(cells_of_model, key=lambda name: (cells_of_model[name][0], name))
     lines = [
-        "| model | kind | static | open | lower, s | arena, kB | speed, static | open (lowest) |",
+        "| model | kind | static | dynamic | lower, s | arena, kB | speed, static | dynamic (lowest) |",
         "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |",
     ]
     shown = []
-    for column in (_COLUMNS.index("static"), _COLUMNS.index("open")):
+    for column in (_COLUMNS.index("static"), _COLUMNS.index("dynamic")):
         built = [
             cells[column] for cells in cells_of_model.values() if cells[column] not in ("", "not exported")
         ]
         shown.append(f"{built.count('ok')} of {len(built)}")
-    for column in (_COLUMNS.index("speed"), _COLUMNS.index("open speed")):
+    for column in (_COLUMNS.index("speed"), _COLUMNS.index("dynamic speed")):
         speeds = [float(cells[column].split()[0]) for cells in cells_of_model.values() if cells[column]]
         shown.append(f"{statistics.geometric_mean(speeds):.2f} (mean)" if speeds else "")
     lines.append(f"| all | | {shown[0]} | {shown[1]} | | | {shown[2]} | {shown[3]} |")
@@ -63,8 +63,8 @@ def made(record: Record, known: Mapping[str, Sequence[str]] | None = None) -> st
 
 def _cells(group: str, results: Mapping[str, Result], old: Sequence[str]) -> list[str]:
     """The cells of a model after its name, from `results` or else from an earlier table."""
-    chosen = {form: _results(results, form) for form in ("static", "open")}
-    figures = next((one for one in [*chosen["static"], *chosen["open"]] if one.state == "ok"), None)
+    chosen = {form: _results(results, form) for form in ("static", "dynamic")}
+    figures = next((one for one in [*chosen["static"], *chosen["dynamic"]] if one.state == "ok"), None)
     static, dynamic = (next((one for one in results if one.speed), None) for results in chosen.values())
     lower, arena = old[3:5]
     if figures is not None:
@@ -73,7 +73,7 @@ def _cells(group: str, results: Mapping[str, Result], old: Sequence[str]) -> lis
     return [
         group,
         _state(chosen["static"]) if chosen["static"] else old[1],
-        _state(chosen["open"]) if chosen["open"] else old[2],
+        _state(chosen["dynamic"]) if chosen["dynamic"] else old[2],
         lower,
         arena,
         f"{static.speed:.2f}" if static else old[5],

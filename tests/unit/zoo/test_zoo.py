@@ -94,12 +94,12 @@ def test_a_process_over_its_limit_ends_with_its_children(tmp_path: Path) -> None
 def test_results_are_kept_and_shown(tmp_path: Path) -> None:
     record = Record(tmp_path / "results.json", {}, {})
     record.add("net", "text", "dynamo-static", Result("ok", "", 9.0, 2.0, 4000, 2.0, 2.0))
-    record.add("net", "text", "dynamo-open", Result("refused", "Loop | If"))
+    record.add("net", "text", "dynamo-dynamic", Result("refused", "Loop | If"))
     record.add("other", "text", "dynamo-static", Result("ok", "", 9.0, 3.0, 5000, 0.5))
-    record.add("other", "text", "dynamo-open", Result("ok", "", 9.0, None, 5000, 3.0, 1.5))
+    record.add("other", "text", "dynamo-dynamic", Result("ok", "", 9.0, None, 5000, 3.0, 1.5))
     again = Record.load(tmp_path / "results.json")
     assert again.result("net", "dynamo-static") == Result("ok", "", 9.0, 2.0, 4000, 2.0, 2.0)
-    assert again.result("net", "script-open") is None
+    assert again.result("net", "script-dynamic") is None
     lines = table.made(again).splitlines()
     assert lines[2] == "| all | | 2 of 2 | 1 of 2 | | | 1.00 (mean) | 3.00 (mean) |"
     assert lines[3] == "| net | text | ok | refused: Loop \\| If | 2 | 4 | 2.00 |  |"
@@ -110,9 +110,9 @@ def test_rows_of_models_that_were_not_run_here_stay() -> None:
     first = Record(Path("unused"), {}, {})
     first.models["net"] = {
         "dynamo-static": Result("ok", "", 9.0, 2.0, 4000, 2.0),
-        "a-open": Result("refused", "a | b"),
+        "a-dynamic": Result("refused", "a | b"),
     }
-    first.models["other"] = {"dynamo-open": Result("ok", "", 9.0, None, 7000)}
+    first.models["other"] = {"dynamo-dynamic": Result("ok", "", 9.0, None, 7000)}
     first.groups.update(net="text", other="speech")
     later = Record(
         Path("unused"), {"net": {"script-static": Result("ok", "", 9.0, None, 5000, 0.5)}}, {"net": "text"}
