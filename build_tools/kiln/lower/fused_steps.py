@@ -104,7 +104,9 @@ class GroupLowering:
         made_group = replace(group, func=func, ranges=self.ranges_of(values))
 
         def again(region: tuple[int, int], number: int) -> dict[str, str]:
-            machines = [replace(limited(build.machine, forms), upcoming=region) for build in self.builds]
+            machines = [
+                replace(limited(build.machine, forms), prefetch_range=region) for build in self.builds
+            ]
             variant_kernels = kernels_of_variants(made_group, machines)
             new = self.kernels(variant_kernels[number], ops)
             return {

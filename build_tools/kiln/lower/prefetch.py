@@ -41,7 +41,7 @@ class Cost:
 
     bytes: int
     cycles: float
-    fetches: bool
+    prefetches: bool
 
 
 def regions(costs: Sequence[Cost], limit: int) -> list[tuple[int, int] | None]:
@@ -49,7 +49,7 @@ def regions(costs: Sequence[Cost], limit: int) -> list[tuple[int, int] | None]:
 
     None: the step prefetches its own panels only. `limit`: greatest distance of the stream in bytes.
     """
-    room = [cost.cycles * BYTES_A_CYCLE if cost.fetches else 0.0 for cost in costs]
+    room = [cost.cycles * BYTES_A_CYCLE if cost.prefetches else 0.0 for cost in costs]
     need = [0.0] * (len(costs) + 1)
     for i in reversed(range(len(costs))):
         need[i] = min(limit, max(0.0, need[i + 1] + costs[i].bytes - room[i]))
@@ -58,7 +58,7 @@ def regions(costs: Sequence[Cost], limit: int) -> list[tuple[int, int] | None]:
     for i, cost in enumerate(costs):
         after = max(0.0, min(need[i + 1], ahead + room[i] - cost.bytes))
         first, end = (ahead or cost.bytes), cost.bytes + after
-        ranges.append((int(first), int(end)) if cost.fetches and end - first >= LEAST else None)
+        ranges.append((int(first), int(end)) if cost.prefetches and end - first >= LEAST else None)
         ahead = after
     return ranges
 
@@ -94,4 +94,4 @@ def _cost(groups: GroupLowering, number: int) -> Cost:
     kernel = step_kernel.part.kernel
     cores = machine.cores if machine.parallel and kernel.tasks is not None else 1
     cycles = step_kernel.part.macs / kernel.saving / (2 * machine.lanes("float32")) / cores
-    return Cost(read, cycles, kernel.fetches)
+    return Cost(read, cycles, kernel.prefetches)

@@ -34,8 +34,8 @@ class VariantKernel:
 class StepKernel:
     """The kernel of a step, for the last variant (`part`).
 
-    `again(region)` lowers the kernels of all variants again, with `Machine.upcoming` = `region`; it returns
-    their new symbols by the old ones.
+    `again(region)` lowers the kernels of all variants again, with `Machine.prefetch_range` = `region`; it
+    returns their new symbols by the old ones.
     """
 
     part: GroupKernel

@@ -61,7 +61,7 @@ class Kernel:
     family: str = ""
     in_place: tuple[int, ...] = ()
     saving: float = 1.0  # multiplications of the operator per multiplication of this kernel
-    fetches: bool = False  # whether the kernel prefetches the weights in Machine.upcoming
+    prefetches: bool = False  # whether the kernel prefetches the weights in Machine.prefetch_range
     ranges: SymbolRanges = NO_RANGES  # of the variables of the group that the kernel computes
     packing: Packing | None = None  # of the weights; None: they are read as they are
     # Whether positions are computed in 64 bits where pointers have 64 bits: see transposed.make.
@@ -111,7 +111,7 @@ class Machine:
     half: bool = False  # whether an instruction converts float16 to float32
     fma: bool = True  # whether an instruction multiplies and adds float32
     # Byte range, counted from the start of a kernel's weights, that the kernel prefetches for later kernels.
-    upcoming: tuple[int, int] | None = None
+    prefetch_range: tuple[int, int] | None = None
 
     def shares(self, steps: int) -> bool:
         """Whether `steps` vector operations justify starting threads, which takes a few microseconds."""

@@ -17,9 +17,9 @@ from tvm import relax, tirx
 MIB = 1 << 20
 
 
-def _cost(read: int, room: int, fetches: bool = True) -> Cost:
+def _cost(read: int, room: int, prefetches: bool = True) -> Cost:
     """Of a step that reads so many bytes and leaves memory the time for `room` bytes."""
-    return Cost(read, room / BYTES_A_CYCLE, fetches)
+    return Cost(read, room / BYTES_A_CYCLE, prefetches)
 
 
 def test_a_step_that_computes_fetches_what_the_next_one_waits_for() -> None:

@@ -67,14 +67,14 @@ def slice_count(begin: Any, end: Any, step: Any, extent: Any) -> Any:
         tirx.max(tirx.min(end, extent), int64(0)),
         tirx.max(tirx.min(end, extent - int64(1)), int64(-1)),
     )
-    apart = tirx.max(tirx.Select(positive, last - first, first - last), int64(0))
+    distance = tirx.max(tirx.Select(positive, last - first, first - last), int64(0))
     # 32-bit processors divide no longer integers.
     width = tirx.Cast(
         "int32", tirx.min(tirx.max(tirx.Select(positive, step, -step), int64(1)), int64(_LONGEST))
     )
-    steps = tirx.Cast("int32", tirx.max(apart, int64(1))) - tirx.IntImm("int32", 1)
+    steps = tirx.Cast("int32", tirx.max(distance, int64(1))) - tirx.IntImm("int32", 1)
     count = tirx.Cast("int64", tirx.truncdiv(steps, width) + tirx.IntImm("int32", 1))
-    empty = tirx.any(apart == int64(0), tirx.all(tirx.Not(positive), extent == int64(0)))
+    empty = tirx.any(distance == int64(0), tirx.all(tirx.Not(positive), extent == int64(0)))
     return tirx.Select(step == int64(0), int64(-1), tirx.Select(empty, int64(0), count))
 
 

@@ -195,8 +195,8 @@ def variance(x: Any, means: Any, least: int) -> Any:
     share = (1 << _SQUARE) // int(x.shape[1])
 
     def element(total: Expr, middle: Expr) -> Expr:
-        apart = total * _wide(share) - _wide(middle) * _wide(middle)
-        return tirx.Cast("int32", tirx.truncdiv(apart, _wide(1 << _SQUARE)))
+        difference = total * _wide(share) - _wide(middle) * _wide(middle)
+        return tirx.Cast("int32", tirx.truncdiv(difference, _wide(1 << _SQUARE)))
 
     variance = _of_rows(element, _total(x, lambda v: v * v, "squares"), means, name="variance")
     return _of_rows(lambda v: _chosen((v - i32(1)) >> i32(31), i32(least), v), variance, name="bounded")
@@ -270,8 +270,8 @@ def normed(
     """
 
     def element(row: Expr, column: Expr) -> Expr:
-        apart = (tirx.Cast("int32", x(row, column)) << i32(_MEAN)) - means(row, _FIRST)
-        scaled = divided(high_product(apart, inverse(row, _FIRST)), right(row, _FIRST))
+        difference = (tirx.Cast("int32", x(row, column)) << i32(_MEAN)) - means(row, _FIRST)
+        scaled = divided(high_product(difference, inverse(row, _FIRST)), right(row, _FIRST))
         total = _wide(scaled) * _wide(weights(column)) + _wide(bias(column))
         rounded = (total + _wide(1 << (_MEAN - 1)) + (total >> _wide(63))) >> _wide(_MEAN)
         return limited(times(tirx.Cast("int32", rounded), factor), "int16")

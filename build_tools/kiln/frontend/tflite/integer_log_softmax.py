@@ -127,8 +127,8 @@ def log_softmax(node: TfliteOperands) -> Any:
             near = tirx.max(times(-tirx.min(far(*at), i32(farthest)), factor), i32(_LEAST))
             beyond = tirx.Cast("int32", far(*at) > i32(farthest)) * i32(_LEAST)
             distance = tirx.max(near + beyond, i32(_LEAST))
-            apart = distance - logarithms(*_of_line(at))
-            return limited(divided(apart, _BITS - 4) + i32(result.zero), result.dtype)
+            difference = distance - logarithms(*_of_line(at))
+            return limited(divided(difference, _BITS - 4) + i32(result.zero), result.dtype)
 
         return te.compute(levels.shape, element, name="log_softmax")
 

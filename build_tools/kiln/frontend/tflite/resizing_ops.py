@@ -70,8 +70,8 @@ def _places(index: Expr, size: Expr, result: Expr, options: Any) -> list[tuple[E
     """The two places of an axis of `size` elements between which a result lies, with their weights."""
     one, place = 1 << _BITS, tirx.Cast("int64", index)
     aligned = options.AlignCorners() and int(result) > 1
-    apart, parts = (size - _int64(1), int(result) - 1) if aligned else (size, int(result))
-    step = tirx.floordiv(apart * _int64(one) + _int64(parts // 2), _int64(parts))
+    span, parts = (size - _int64(1), int(result) - 1) if aligned else (size, int(result))
+    step = tirx.floordiv(span * _int64(one) + _int64(parts // 2), _int64(parts))
     position = place * step
     if options.HalfPixelCenters():
         position = position + (step >> _int64(1)) - _int64(one // 2)

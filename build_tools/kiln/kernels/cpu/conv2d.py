@@ -80,7 +80,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
         def finish(row: Expr, column: Expr, value: Expr) -> None:
             element.store(conv.result_indices(row, column, shape), value)
 
-        loops = TileLoops(conv, schedule, buffers[0], buffers[1], finish, machine.upcoming)
+        loops = TileLoops(conv, schedule, buffers[0], buffers[1], finish, machine.prefetch_range)
         with_tile_registers(schedule.tile_registers, lambda: loops.emit(begin, end))
 
     in_place = may_overwrite(fused, anchor, last, buffers_read)
@@ -90,6 +90,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
         packing = replace(packing, arrangement=integer.arrangement, head_lanes=integer.head_lanes)
     kernel = Kernel(
         func, schedule.tasks, {1: _packing(conv, schedule)}, "conv2d", in_place,
-        fetches=bool(schedule.prefetch_distance) and conv.groups == 1, ranges=fused.ranges, packing=packing,
+        prefetches=bool(schedule.prefetch_distance) and conv.groups == 1, ranges=fused.ranges,
+        packing=packing,
     )  # fmt: skip
     return kernel, buffers_read

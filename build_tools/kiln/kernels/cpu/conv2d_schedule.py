@@ -138,15 +138,17 @@ def _of_dynamic_lines(conv: Convolution, tile: Tile, machine: Machine) -> tuple[
     sums = neon_sums if neon else _SUMS.get(machine.isa)
     if sums is None:
         return tile, False
-    across, apart = _across_lines(conv, tile, machine), replace(tile, rows=sums[1] // tile.vectors)
+    across, own_lines = _across_lines(conv, tile, machine), replace(tile, rows=sums[1] // tile.vectors)
     own_addresses = 1 + (_NEON_ADDRESSES if neon else _ADDRESSES) / conv.depth
-    return (apart, True) if _apart_pays(conv, apart, across, sums, own_addresses) else (across, False)
+    return (
+        (own_lines, True) if _own_lines_pay(conv, own_lines, across, sums, own_addresses) else (across, False)
+    )
 
 
-def _apart_pays(
-    conv: Convolution, apart: Tile, across: Tile, sums: tuple[int, int], own_addresses: float
+def _own_lines_pay(
+    conv: Convolution, own_lines: Tile, across: Tile, sums: tuple[int, int], own_addresses: float
 ) -> bool:
-    """Whether lines of dynamic length take less time in tiles `apart` than in tiles `across` their ends.
+    """Whether lines of dynamic length take less time in tiles `own_lines` than in tiles `across` their ends.
 
     On average over lengths between the least and the greatest. `sums`: fewest and most of a tile, as in
     _SUMS. `own_addresses`: time of a tile whose rows have an address each, over that of one whose rows share
@@ -162,17 +164,17 @@ def _apart_pays(
     """
     fewest, most = sums
 
-    def time_apart(length: int) -> int:
-        whole, remainder = divmod(length, apart.rows)
+    def time_in_own_lines(length: int) -> int:
+        whole, remainder = divmod(length, own_lines.rows)
         parts = [1 << bit for bit in range(remainder.bit_length()) if remainder >> bit & 1]
-        return whole * most + sum(max(fewest, rows * apart.vectors) for rows in parts)
+        return whole * most + sum(max(fewest, rows * own_lines.vectors) for rows in parts)
 
     sums_across = across.rows * across.vectors * across.adjacent
-    time_across = max(own_addresses, most / sums_across) * apart.vectors
+    time_across = max(own_addresses, most / sums_across) * own_lines.vectors
     least, greatest = max(1, conv.ranges.least(conv.out_w)), conv.ranges.greatest(conv.out_w)
     # Lengths an odd number apart leave different rests after whole tiles.
     lengths = range(least, greatest + 1, (greatest - least) // _LENGTHS | 1)
-    return sum(time_apart(length) / (length * time_across) for length in lengths) < len(lengths)
+    return sum(time_in_own_lines(length) / (length * time_across) for length in lengths) < len(lengths)
 
 
 # Rows of a tile whose addresses leave registers for those of weights and results, on AVX-512.
@@ -224,7 +226,7 @@ def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine)
     integer = _integer(conv, fused, anchor, machine)
     row_bytes = conv.stride_w * conv.pitch * 4  # bytes between rows of x, except at the ends of image lines
     choice = conv.choice(machine) if accumulator == "float32" else HEURISTICS
-    apart = False
+    own_lines = False
     if integer:
         tile = integer.tile
     elif widens(machine, [str(x.dtype), str(weights.dtype)], accumulator):
@@ -232,10 +234,10 @@ def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine)
     else:
         tile = choose_tile(machine, most_rows, conv.columns, choice.tile, row_bytes)
         if not choice.tile:
-            tile, apart = in_lines(conv, tile, machine)
+            tile, own_lines = in_lines(conv, tile, machine)
     panels, widths = ceil_div(conv.columns, tile.columns), ceil_div(conv.columns, tile.width)
     group_weights = panels * (integer.panel_bytes if integer else conv.terms * tile.columns)
-    line_tiles = ceil_div(fused.ranges.greatest(conv.out_w), tile.rows) if apart else 0
+    line_tiles = ceil_div(fused.ranges.greatest(conv.out_w), tile.rows) if own_lines else 0
     row_tiles = fused.ranges.greatest(conv.lines) * line_tiles or ceil_div(most_rows, tile.rows)
     shared = machine.shares(conv.macs // tile.lanes)
     cores = machine.cores if shared else 1
@@ -250,7 +252,7 @@ def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine)
             measured = part_of(machine, cores, row_tiles, widths, x_bytes, weights_bytes)
         part_tiles = min(measured or row_tiles, row_tiles)
     parts = ceil_div(ceil_div(conv.rows, tile.rows), part_tiles)
-    if apart:  # whole lines
+    if own_lines:  # whole lines
         lines = max(1, part_tiles // line_tiles)
         part_tiles, parts = lines * line_tiles, ceil_div(conv.lines, lines)
     tasks = conv.groups if by_group else widths if part_tiles == row_tiles else parts

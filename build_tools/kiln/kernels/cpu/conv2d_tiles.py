@@ -22,7 +22,7 @@ from kiln.tir.tiled_loops import blocks, task_blocks, tasks_of
 class TileLoops:
     """Emits a convolution: `x` (NHWC, flat) and packed `weights` (flat) are buffers of the kernel.
 
-    `upcoming`: the range of bytes after the weights that later kernels read, or None; tiles prefetch it.
+    `prefetch_range`: the bytes after the weights that later kernels read, which tiles prefetch, or None.
     """
 
     conv: Convolution
@@ -30,7 +30,7 @@ class TileLoops:
     x: Any
     weights: Any
     finish: Finish
-    upcoming: tuple[int, int] | None
+    prefetch_range: tuple[int, int] | None
 
     def emit(self, begin: Expr, end: Expr) -> None:
         """Emit the tasks [begin, end); all of the convolution if the kernel is not split."""
@@ -134,8 +134,8 @@ class TileLoops:
             tile, self.conv.loops(), panel, modulo(index, schedule.part), schedule.part,
             schedule.prefetch_distance, inside,
         )  # fmt: skip
-        if not self.upcoming or self.conv.groups != 1:
+        if not self.prefetch_range or self.conv.groups != 1:
             return prefetch
         share = bind(divide(first_column, tile.width) * int64(schedule.row_tiles) + index)
         shares, times = schedule.widths * schedule.row_tiles, self.conv.terms // prefetch.steps
-        return replace(prefetch, later=prefetch_later(self.upcoming, share, shares, times))
+        return replace(prefetch, later=prefetch_later(self.prefetch_range, share, shares, times))

@@ -6,7 +6,7 @@ Packing      None: no operand is constant.
 Schedule     A task is a block of columns of one head's state, which it reads and writes in place at all
              positions: at most half of the L1 cache, and as many vectors as have sums in registers. The first
              position reads the state before, so that it is not copied. The queries that share a head are
-             multiplied in the sweep that updates the state, as far as registers are left.
+             multiplied in the loop that updates the state, as far as registers are left.
 Applies      Every `linear_attention`, with any batch and length, dynamic ones too.
 Accuracy     Sums run in order of the key's elements. The delta rule multiplies the decay with the key, or
              with the sum, in place of the state.
@@ -43,8 +43,8 @@ def make(func: Any, op: OpInfo, machine: Machine, ranges: SymbolRanges) -> tuple
     batch, length = (extent(size) for size in params[0].shape[:2])
     form = _form(attention, machine)
     state_elements = attention.heads * attention.key * attention.value
-    sweeps = 1 + attention.queries + ("beta" in attention.operands)
-    macs = ranges.greatest(batch) * ranges.greatest(length) * state_elements * sweeps
+    loops_over_state = 1 + attention.queries + ("beta" in attention.operands)
+    macs = ranges.greatest(batch) * ranges.greatest(length) * state_elements * loops_over_state
     loops = AttentionLoops(attention, {}, batch, length, form)
     tasks_exist = ranges.greatest(loops.tasks) > 1
     split = machine.parallel and tasks_exist and macs // form.lanes >= SHARED

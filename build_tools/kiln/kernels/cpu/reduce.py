@@ -30,7 +30,7 @@ def term_of(nest: Nest) -> Nest:
     return Nest(nest.buffer, nest.axes, nest.reduced, nest.store, nest.value.b, nest.init)
 
 
-def sweep(
+def each_vector(
     length: Extent, lanes: int, streams: int, visit: Callable[[Expr, int, int], None], ranges: SymbolRanges
 ) -> None:
     """Emit visit(first, width, number) over [0, length): full vectors, then narrower ones.
@@ -81,7 +81,7 @@ class Partials:
             with vector(width) as lane:
                 store(register, [lane], start)
 
-    def sweep(self, term: Callable[[Expr], Expr]) -> None:
+    def combine(self, term: Callable[[Expr], Expr]) -> None:
         """Emit the loop that combines term(position) of every position with the partial results."""
 
         def visit(first: Expr, width: int, number: int) -> None:
@@ -89,7 +89,7 @@ class Partials:
             with vector(width) as lane:
                 store(register, [lane], self.operation(load(register, [lane]), term(first + lane)))
 
-        sweep(self.length, self.lanes, PARTIAL, visit, self._ranges)
+        each_vector(self.length, self.lanes, PARTIAL, visit, self._ranges)
 
     def total(self) -> Any:
         """Combine all partial results, halving vectors in turn; return a register of one element."""

@@ -117,7 +117,7 @@ def along_lanes(
     is_cut = ranges.greatest(length) >= 2 * _SEGMENT
     if not is_long_sum(nest, ranges) or not (is_cut or before):
         partial = Partials(operation, dtype, start, length, lanes, ranges)
-        over(before, bound, lambda inner: partial.sweep(lambda position: term(inner, position)))
+        over(before, bound, lambda inner: partial.combine(lambda position: term(inner, position)))
         return partial.total()
     total, only = registers([1], dtype), [int64(0)]
     store(total, only, start)
@@ -129,7 +129,7 @@ def along_lanes(
 
     def cut(inner: Bound) -> None:
         def segment(first: Expr, size: Extent) -> None:
-            add(size, lambda partial: partial.sweep(lambda position: term(inner, first + position)))
+            add(size, lambda partial: partial.combine(lambda position: term(inner, first + position)))
 
         _in_segments(length, _SEGMENT, segment)
 
@@ -138,7 +138,7 @@ def along_lanes(
             def emit(partial: Partials) -> None:
                 with serial(count) as index:
                     row = {**outer, before[-1].var: first + index}
-                    partial.sweep(lambda position: term(row, position))
+                    partial.combine(lambda position: term(row, position))
 
             add(length, emit)
 

@@ -2,7 +2,7 @@
 
 Computation  A chain over rows: sums or maxima of the last axis, and elementwise results that read them.
 Schedule     Row by row, so that a row stays in the L1 cache from its first sum to its result: each reduction
-             is one sweep with four vectors of partial results, combined as a tree; an elementwise nest that
+             is one loop with four vectors of partial results, combined as a tree; an elementwise nest that
              is costly and read again (the exponentials of softmax) is computed once and kept in the memory
              of the output, or where that has another type, in a row of its own; rows that are too long for
              the stack of a task are computed again. A division by a value that is constant over the row
@@ -25,7 +25,7 @@ from tvm.ir import TensorLoad
 
 from kiln.callbacks import structural_map, structural_walk
 from kiln.kernels.cpu.elementwise import SMALL
-from kiln.kernels.cpu.reduce import Partials, combines, sweep, term_of
+from kiln.kernels.cpu.reduce import Partials, combines, each_vector, term_of
 from kiln.tir.abi import STACK_BYTES
 from kiln.tir.builder import (
     Expr,
@@ -142,7 +142,7 @@ def _reads_own_row(fused: Fused, rows: RowReduction, nest: Nest) -> bool:
 
 
 class _Row:
-    """Emits the sweeps over one row."""
+    """Emits the loops over one row."""
 
     def __init__(
         self, fused: Fused, rows: RowReduction, buffers: dict[Any, Any], lead: list[Expr], memory: Any
@@ -164,7 +164,7 @@ class _Row:
         return self.fused.value(term, bound, self.reads)
 
     def elementwise(self, nest: Nest, lanes: int) -> None:
-        """Emit the sweep that stores the row of `nest`, in the memory of the output or of its own."""
+        """Emit the loop that stores the row of `nest`, in the memory of the output or of its own."""
         own_memory = self.rows.own_row and nest is not self.rows.output
         target, lead = (self.memory, []) if own_memory else (self.output, self.lead)
 
@@ -173,7 +173,9 @@ class _Row:
                 value = self.value(nest, first + lane)
                 store(target, [*lead, first + lane], _by_reciprocal(value, first + lane))
 
-        sweep(self.rows.length, lanes, 1, lambda first, width, _: visit(first, width), self.fused.ranges)
+        each_vector(
+            self.rows.length, lanes, 1, lambda first, width, _: visit(first, width), self.fused.ranges
+        )
         if nest is not self.rows.output:
             self.reads[nest.buffer] = lambda where: load(target, [*lead, where[-1]])
 
@@ -181,7 +183,7 @@ class _Row:
         """Emit the reduction of the row to one number, which later nests read from a register."""
         dtype, start = str(nest.buffer.dtype), replace(nest.init, {}, {})
         partial = Partials(type(nest.value), dtype, start, self.rows.length, lanes, self.fused.ranges)
-        partial.sweep(lambda position: self.value(nest, position))
+        partial.combine(lambda position: self.value(nest, position))
         result = partial.total()
         self.reads[nest.buffer] = lambda _where: load(result, [int64(0)])
 

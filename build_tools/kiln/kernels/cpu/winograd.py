@@ -156,7 +156,7 @@ class _Group:
         ]
         tasks = form.tasks if form.tasks > 1 else None
         func = define(arguments, tasks, body, bool(self.overwritten), self.ranges)
-        fetches = phases.fetch > 0 and not is_dynamic(form.rounds)
+        prefetches = phases.fetch > 0 and not is_dynamic(form.rounds)
         kernel = Kernel(
             func,
             tasks,
@@ -164,7 +164,7 @@ class _Group:
             "winograd",
             self.overwritten,
             self.saving,
-            fetches,
+            prefetches,
             self.ranges,
             self._packing(),
         )

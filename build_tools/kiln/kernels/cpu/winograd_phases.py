@@ -60,7 +60,7 @@ class Phases:
         measured = conv.choice(machine).fetch
         # Panels prefetched ahead; 0: none. In networks even few weights are cold: 10 to 50 % faster on Zen 5.
         self.fetch = 1 if measured is None else measured
-        self.upcoming = machine.upcoming
+        self.prefetch_range = machine.prefetch_range
 
     @property
     def planes(self) -> int:
@@ -123,13 +123,13 @@ class Phases:
                 if self.fetch:
                     next_one = prefetch_panels(tile, loops, number, index, row_tiles, self.fetch, inside)
                 # Where weights are read only once, reading them leaves no time for prefetches of others.
-                if next_one is not None and self.upcoming is not None and again is not None:
+                if next_one is not None and self.prefetch_range is not None and again is not None:
                     turn, turns = again
                     strip_index = turn * int64(self.planes * self.strips) + plane * int64(self.strips) + strip
                     share = bind(strip_index * int64(row_tiles) + index)
                     shares = turns * self.planes * self.strips * row_tiles
                     later_share = prefetch_later(
-                        self.upcoming, share, shares, conv.channels // next_one.steps
+                        self.prefetch_range, share, shares, conv.channels // next_one.steps
                     )
                     next_one = replace(next_one, later=later_share)
                 out = OutputTile(rows, strip * int64(tile.width), columns, finish)

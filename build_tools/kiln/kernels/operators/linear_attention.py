@@ -41,7 +41,7 @@ from kiln.tir.vector_expr import f32
 class ColumnBlocks:
     """The sizes of blocks.
 
-    `width`: columns of a block of the state. `lanes`: of a vector. `queries`: how many a sweep multiplies.
+    `width`: columns of a block of the state. `lanes`: of a vector. `queries`: how many a loop multiplies.
     `threads`: whether the loop over tasks is marked as parallel, for a GPU, which has a thread for each.
     """
 
@@ -165,9 +165,9 @@ class AttentionLoops:
         if "beta" in self.buffers:
             self._apply_delta_rule(at, position, state, added)
         readers, together = self.attention.queries, self.form.queries
-        self._sweep(at, position, range(min(together, readers)), partial(self._update, state, added))
+        self._over_state(at, position, range(min(together, readers)), partial(self._update, state, added))
         for first in range(together, readers, together):
-            self._sweep(at, position, range(first, min(first + together, readers)), None)
+            self._over_state(at, position, range(first, min(first + together, readers)), None)
 
     def _value(self, at: _Place, position: Expr, column: Expr) -> Expr:
         index = at.head * int64(self.attention.value) + at.column + column
@@ -201,7 +201,7 @@ class AttentionLoops:
 
         self._columns(at, finish)
 
-    def _sweep(
+    def _over_state(
         self, at: _Place, position: Expr, queries: range, update: Callable[..., None] | None
     ) -> None:  # fmt: skip
         """Multiply the state with the `queries` of its head, row by row, each row after its `update`."""
