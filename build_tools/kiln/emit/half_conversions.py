@@ -18,7 +18,7 @@ from tvm import tirx
 from kiln.callbacks import structural_map, structural_walk
 from kiln.tir.bfloat16 import TYPE, declares
 from kiln.tir.shared_values import rewritten_statement
-from kiln.tir.vector_expr import Let, cast, reinterpreted, scalar, select
+from kiln.tir.vector_expr import Let, cast, in_lanes, reinterpreted, scalar, select
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
@@ -152,7 +152,7 @@ def _from_bits(bits: Any) -> Any:
     # exponent 0: 2^-14 is added by the exponent, and subtracted as a float, so that no operand is a
     # subnormal float32, which some processors flush.
     bias = select(tirx.EQ(exponent, _u32(0x7C00, bits)), _u32(224 << 23, bits), _u32(112 << 23, bits))
-    least = _like(tirx.FloatImm("float32", 2.0**-14), bits)
+    least = in_lanes(tirx.FloatImm("float32", 2.0**-14), bits)
     small = reinterpreted(moved + _u32(113 << 23, bits), "float32") - least
     size = select(tirx.EQ(exponent, _u32(0, bits)), reinterpreted(small, "uint32"), moved + bias)
     return reinterpreted(size | ((bits & _u32(0x8000, bits)) << _u32(16, bits)), "float32")
@@ -170,7 +170,7 @@ def _narrowed(let: Let, wide: Any) -> Any:
 def _to_bits(bits: Any, size: Any) -> Any:
     """The float16 of the bits of a float32; `size`: the same bits without the sign."""
     # Below 2^-14 the sum with 0.5 is rounded at the last bit of a subnormal float16.
-    half = _like(tirx.FloatImm("float32", 0.5), bits)
+    half = in_lanes(tirx.FloatImm("float32", 0.5), bits)
     small = reinterpreted(reinterpreted(size, "float32") + half, "uint32") - _u32(126 << 23, bits)
     odd = (size >> _u32(13, bits)) & _u32(1, bits)
     rounded = ((size + odd) - _u32((112 << 23) - 0xFFF, bits)) >> _u32(13, bits)
@@ -187,7 +187,7 @@ def _to_odd(let: Let, value: Any) -> Any:
 
     def of_both(value: Any, near: Any) -> Any:
         back, bits = cast("float64", near), reinterpreted(near, "uint32")
-        zero = _like(tirx.FloatImm("float64", 0.0), value)
+        zero = in_lanes(tirx.FloatImm("float64", 0.0), value)
         beyond = select(value < zero, back < value, back > value)
         bits = bits - select(beyond, _u32(1, bits), _u32(0, bits))
         return reinterpreted(bits | select(tirx.EQ(back, value), _u32(0, bits), _u32(1, bits)), "float32")
@@ -198,10 +198,4 @@ def _to_odd(let: Let, value: Any) -> Any:
 
 
 def _u32(value: int, like: Any) -> Any:
-    return _like(tirx.const(value, "uint32"), like)
-
-
-def _like(value: Any, like: Any) -> Any:
-    """`value` for each lane of `like`."""
-    _, _, lanes = str(like.ty.dtype).partition("x")
-    return tirx.Broadcast(value, int(lanes)) if lanes else value
+    return in_lanes(tirx.const(value, "uint32"), like)

@@ -16,7 +16,7 @@ from tvm import tirx
 
 from kiln.callbacks import structural_map, structural_walk
 from kiln.tir.shared_values import rewritten_statement
-from kiln.tir.vector_expr import Let, cast, scalar, select
+from kiln.tir.vector_expr import Let, cast, in_lanes, scalar, select
 
 _EXACT = 47  # bits of a number that is converted at once
 _DIVIDED = 16  # bits by which a greater one is divided
@@ -52,7 +52,7 @@ def _real(let: Let, value: Any) -> Any:
     """The float32 nearest to `value`, an int64."""
 
     def number(number: int, dtype: str) -> Any:
-        return _all(value, tirx.const(number, dtype))
+        return in_lanes(tirx.const(number, dtype), value)
 
     top = cast("int32", tirx.shift_right(value, number(_EXACT, "int64")))
     far = tirx.NE(top, tirx.shift_right(top, number(31, "int32")))
@@ -71,9 +71,3 @@ def _real(let: Let, value: Any) -> Any:
         return total * select(far, number(1 << _DIVIDED, "float32"), number(1, "float32"))
 
     return let(select(far, quotient, value), "near", converted)
-
-
-def _all(like: Any, value: Any) -> Any:
-    """A number, in each lane if `like` is a vector."""
-    dtype = str(like.ty.dtype)
-    return tirx.Broadcast(value, int(dtype.split("x")[1])) if "x" in dtype else value

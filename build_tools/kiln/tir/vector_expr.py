@@ -60,6 +60,12 @@ def _like(dtype: str, x: Expr) -> str:
     return dtype if lanes == 1 else f"{dtype}x{lanes}"
 
 
+def in_lanes(value: Expr, like: Expr) -> Expr:
+    """`value` in each lane of `like`; `value` itself where that is no vector."""
+    lanes = int(tvm.DataType(str(like.ty.dtype)).lanes)
+    return value if lanes == 1 else tirx.Broadcast(value, lanes)
+
+
 def reinterpreted(value: Expr, dtype: str) -> Expr:
     """The bits of `value` as `dtype`, lane by lane."""
     return tirx.reinterpret(_like(dtype, value), value)

@@ -42,10 +42,8 @@ from kiln.tir.builder import (
     Machine,
     bind,
     chunks,
-    divide,
     int64,
     load,
-    modulo,
     registers,
     serial,
     store,
@@ -218,23 +216,21 @@ class _Rows:
     def tile(self, slots: Sequence[Expr], rows: Sequence[Expr], column: Expr, columns: int) -> None:
         """See gathered_loops.Rows."""
         product, lanes, each = self.product, self.lanes, [ramp(int64(0), self.lanes)]
-        panel = bind(divide(column, product.tile.columns) * int64(product.panel_bytes))
-        inside = bind(modulo(column, product.tile.columns) * int64(GROUP))
+        weights, group_bytes = product.first_group(column), GROUP * product.tile.columns
         vectors = ceil_div(columns, lanes)
         totals = [[registers([lanes], "int32") for _ in range(vectors)] for _ in slots]
         for v in range(vectors):
             head = None
             if product.shift:
-                at = panel + inside + int64(GROUP * product.head_lanes + v * self.vector)
+                at = weights + int64(v * self.vector - group_bytes)
                 head = bind(tirx.reinterpret(f"int32x{lanes}", vector_load(self.weights, at, self.vector)))
             for slot, row_sums in zip(slots, totals, strict=True):
                 before = load(self.negatives, [slot]) if self.split else tirx.const(0, "int32")
                 first = tirx.Broadcast(before, lanes)
                 store(row_sums[v], each, first if head is None else first + head)
         starts = [bind(slot * int64(self.size)) for slot in slots]
-        weights = bind(panel + inside + int64(product.head_bytes))
         with serial(product.groups) as number:
-            offset = bind(weights + number * int64(GROUP * product.tile.columns))
+            offset = bind(weights + number * int64(group_bytes))
             right = [
                 bind(vector_load(self.weights, offset + int64(v * self.vector), self.vector))
                 for v in range(vectors)

@@ -36,10 +36,8 @@ from kiln.tir.builder import (
     Machine,
     bind,
     chunks,
-    divide,
     int64,
     load,
-    modulo,
     registers,
     serial,
     store,
@@ -50,7 +48,6 @@ from kiln.tir.symbols import ceil_div
 from kiln.tir.vector_expr import ramp
 
 _SCRATCH = 8 << 10  # bytes of widened rows of a task, where one tile of rows needs less; more was not faster
-_ROWS = 6
 # With fewer columns or fewer terms of a sum, gathering the rows and adding two sums a column takes too long.
 _LEAST_COLUMNS, _LEAST_DEPTH = 8, 64
 
@@ -96,9 +93,7 @@ class _PairRows:
     def tile(self, slots: Sequence[Expr], rows: Sequence[Expr], column: Expr, columns: int) -> None:
         """See gathered_loops.Rows."""
         product, tile = self.product, self.product.tile
-        panel = divide(column, tile.columns) * int64(product.panel_bytes)
-        inside = modulo(column, tile.columns) * int64(GROUP)
-        weights = bind(panel + inside + int64(product.head_bytes))
+        weights = product.first_group(column)
         starts = [bind(slot * int64(self.size)) for slot in slots]
         sums = _sums(product, self.memory, starts, self.weights, weights, columns)
         _store(sums, rows, column, columns, tile.lanes, self.finish)

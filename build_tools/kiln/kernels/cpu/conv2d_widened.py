@@ -149,8 +149,7 @@ class _Matmul:
     def _widen(self, column: Expr, base: Expr, vectors: int) -> None:
         """Emit the widening of the weights of `vectors` vectors of columns from `column` on to `base`."""
         tile, lanes = self.divided.tile, self.divided.tile.lanes
-        panel = divide(column, tile.columns) * int64(self.product.panel_bytes)
-        start = bind(panel + modulo(column, tile.columns) * int64(GROUP) + int64(self.product.head_bytes))
+        start = self.product.first_group(column)
         with serial(self.product.groups) as group:
             for v in range(vectors):
                 source_offset = start + group * int64(GROUP * tile.columns) + int64(v * GROUP * lanes)

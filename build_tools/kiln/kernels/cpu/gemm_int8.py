@@ -32,7 +32,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from tvm import tirx
 
 from kiln.config.sizes import ceil_div
@@ -51,8 +50,10 @@ from kiln.tir.builder import (
     Expr,
     Machine,
     bind,
+    divide,
     int64,
     load,
+    modulo,
     registers,
     serial,
     store,
@@ -71,7 +72,7 @@ def magnitude(weights: Array) -> int:
     """
     if str(weights.dtype) != "int8":
         return WHOLE
-    greatest = int(np.abs(weights.astype("int16")).max(initial=0))
+    greatest = max(-int(weights.min(initial=0)), int(weights.max(initial=0)))
     return next(limit for limit in (SEVEN_BITS, 127, WHOLE) if greatest <= limit)
 
 
@@ -98,6 +99,15 @@ class IntegerProduct(IntegerOperands):
     """An int8 matmul by one method; `amx`: in tile registers, but for single rows that are left over."""
 
     amx: TileRegisters | None = None
+
+    def first_group(self, column: Expr) -> Expr:
+        """Offset in the packed weights of the first group of `column`, which need not begin a panel.
+
+        Where panels have a head, the initial sum of `column` is GROUP * tile.columns bytes before it.
+        """
+        panel = divide(column, self.tile.columns) * int64(self.panel_bytes)
+        inside = modulo(column, self.tile.columns) * int64(GROUP)
+        return bind(panel + inside + int64(self.head_bytes))
 
     def product(self, out: OutputTile, operands: TileOperands) -> None:
         """Emit the computation and the store of one tile."""

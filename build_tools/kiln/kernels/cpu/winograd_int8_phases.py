@@ -26,7 +26,6 @@ from kiln.tir.builder import (
     divide,
     int64,
     load,
-    modulo,
     registers,
     serial,
     store,
@@ -186,9 +185,7 @@ class IntegerPhases:
         A plane of the result holds, for each pair of channels and each vector, the pairs of its columns.
         """
         tile, lanes, groups = self.work.tile, self.lanes, self.conv.depth // GROUP
-        panel = divide(column, tile.columns) * int64(self.product.panel_bytes)
-        inside = modulo(column, tile.columns) * int64(GROUP)
-        start = bind(panel + inside + int64(self.product.head_bytes))
+        start = self.product.first_group(column)
         with serial(groups) as group, serial(vectors) as v:
             offset = start + group * int64(GROUP * tile.columns) + v * int64(GROUP * lanes)
 
