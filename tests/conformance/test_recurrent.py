@@ -100,7 +100,12 @@ class Case:
 
 
 def rounded(weights: npt.NDArray[Any], stored: str) -> npt.NDArray[Any]:
-    """Float32 weights whose numbers are those of a type; "uint8": levels of int8 with a zero point."""
+    """Float32 weights whose numbers are those of a type; "uint8": levels of int8 with a zero point.
+
+    "one": one number.
+    """
+    if stored == "one":
+        return np.full_like(weights, 0.1)
     if stored in ("float32", "float16"):
         return weights.astype(stored).astype("f4")
     if stored == "bfloat16":
@@ -147,6 +152,7 @@ STORED = [
     Case("GRU", BOTH, 2, hidden=24, stored="int4"),
     Case("LSTM", hidden=24, batch=1, stored="float16"),
     Case("RNN", hidden=33, stored="bfloat16"),
+    Case("GRU", BOTH, 2, hidden=24, stored="one"),
 ]
 CASES = [*STATIC, *OPEN, *STORED]
 HEAVY = (1, 4, 6, 8, 13, 14, 16, 19)  # what they have, others have too

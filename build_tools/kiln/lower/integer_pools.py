@@ -47,7 +47,7 @@ def _pool(rewriter: CallRewriter, call: Any, raw: bool) -> Any:
         return None
     data, scale, zero_point = levels
     pooled = rewriter.builder_.call_te(
-        real_average(attrs, scale, zero_point), data, primfunc_name_hint=call.op.name.split(".")[-1]
+        real_average(call, scale, zero_point), data, primfunc_name_hint=call.op.name.split(".")[-1]
     )
     variable, module = pooled.args[0], rewriter.builder_.get()
     info = {**attach.describe(call), "out_dtype": "float32", "args": [{"param": 0}]}

@@ -7,7 +7,7 @@ importers and constant folding have computed them. A load of such a tensor becom
 Applies where at least LEAST bytes are saved, all readers of the tensor load its elements, and none of them
 is a matmul or convolution: weights are packed, and stay parameters. Tensors that libraries read stay
 parameters too, and so do operands of concats of images, which may have no kernel
-(lower/views/in_place_concat.py).
+(lower/views/in_place_concat.py), and of recurrent layers and linear attention.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ from tvm.ir import Range, TensorLoad
 
 from kiln.arrays import Array
 from kiln.callbacks import post_order_visit, structural_map, structural_walk
+from kiln.frontend.linear_attention import NAME as LINEAR_ATTENTION
+from kiln.frontend.recurrent import NAME as RECURRENT
 from kiln.graph.bindings import operator, static_shape
 from kiln.graph.pipeline import Pass
+from kiln.kernels.operators.added import added_operator
 from kiln.opinfo import attach
 from kiln.opinfo.attach import OpInfo
 from kiln.opinfo.kinds import nests_of
@@ -210,6 +213,8 @@ def _refuses(func: tirx.PrimFunc, position: int) -> bool:
         return True
     products = [op for op in ops if op["kind"] == "out_elementwise_fusable"]
     if any({"param": position} in op["args"] or not op["args"] for op in products):
+        return True
+    if added_operator(ops) in (LINEAR_ATTENTION, RECURRENT):  # their kernels are written for these operands
         return True
     if nests_of(func) is not None:
         return False

@@ -57,6 +57,9 @@ POOLS: dict[str, Any] = {
     "unsigned": lambda x: _pool(_real(x, 200), padding=(1, 1, 1, 1)),
     "converted": lambda x: _pool(op.astype(x, "float32"), padding=(1, 1, 1, 1)),
     "rounded_up": lambda x: _pool(_real(x), strides=(2, 3), ceil_mode=True),
+    "rounded_up_to_no_window_after_the_tensor": lambda x: _pool(
+        _real(x), size=(1, 2), strides=(4, 3), ceil_mode=True
+    ),
     "rounded_up_and_padded": lambda x: _pool(
         _real(x), size=(3, 3), strides=2, padding=(1, 1, 1, 1), ceil_mode=True, count_include_pad=True
     ),

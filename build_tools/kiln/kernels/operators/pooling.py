@@ -26,7 +26,7 @@ _TYPES = ("int8", "uint8", "int16")
 
 def average_pool(builder: Any, call: Any) -> Any:
     """The average of each window of a tensor of 8 or 16 bits; other types are left to TVM's rule."""
-    attrs, stored = call.attrs, str(call.ty.dtype)
+    stored = str(call.ty.dtype)
     if stored not in _TYPES:
         return Op.get("relax.nn.avg_pool2d").get_attr("FLegalize")(builder, call)
 
@@ -34,13 +34,13 @@ def average_pool(builder: Any, call: Any) -> Any:
         lower = tirx.shift_right(total, tirx.const(31, _SUM))  # -1 for negative sums
         return tirx.Cast(stored, tirx.floordiv(total + total + count + lower, count + count))
 
-    return builder.call_te(_pool(attrs, rounded), call.args[0], primfunc_name_hint="avg_pool2d")
+    return builder.call_te(_pool(call, rounded), call.args[0], primfunc_name_hint="avg_pool2d")
 
 
-def real_average(attrs: Any, scale: float, zero_point: int) -> Callable[[Any], Any]:
+def real_average(call: Any, scale: float, zero_point: int) -> Callable[[Any], Any]:
     """The function from a tensor of levels to scale * (average of each window - zero point) in float32.
 
-    attrs: of relax.nn.avg_pool1d, 2d or 3d. Padding that is counted is 0 after scaling.
+    call: of relax.nn.avg_pool1d, 2d or 3d. Padding that is counted is 0 after scaling.
     """
 
     def real(total: Any, count: Any, inside: Any) -> Any:
@@ -51,29 +51,26 @@ def real_average(attrs: Any, scale: float, zero_point: int) -> Callable[[Any], A
         average = value / tirx.Cast("float32", count)
         return average if scale == 1.0 else average * tirx.const(scale, "float32")
 
-    return _pool(attrs, real)
+    return _pool(call, real)
 
 
 @dataclass(frozen=True)
 class _Axis:
     """The windows along an axis of a tensor: window i has the elements i * stride - before + tap * gap.
 
-    `size`: of the tensor, `windows`: their number.
+    `size`: of the tensor, `windows`: their number, which with `ceil` may lack one that would begin after the
+    tensor.
     """
 
     position: int
     size: Any
+    windows: Any
     taps: int
     stride: int
     gap: int
     before: int
     after: int
     ceil: bool
-
-    @property
-    def windows(self) -> Any:
-        room = self.size + (self.before + self.after - (self.taps - 1) * self.gap - 1)
-        return tirx.floordiv(room + (self.stride - 1 if self.ceil else 0), self.stride) + 1
 
     @property
     def frame(self) -> tuple[int, int]:
@@ -96,16 +93,16 @@ class _Axis:
         return taps_before(end) - taps_before(tirx.const(begin, _SUM))
 
 
-def _pool(attrs: Any, result: Callable[[Any, Any, Any], Any]) -> Callable[[Any], Any]:
-    """The function from a tensor to result(sum, count, inside) for each window.
+def _pool(call: Any, result: Callable[[Any, Any, Any], Any]) -> Callable[[Any], Any]:
+    """The function from a tensor to result(sum, count, inside) for each window of a pool `call`.
 
     Its count is the number of elements by which a sum is divided, at least 1, and inside that of those in the
     tensor. Elements of the padding are 0 and count if `count_include_pad` is set.
-    attrs: of relax.nn.avg_pool1d, 2d or 3d.
     """
+    attrs = call.attrs
 
     def compute(data: Any) -> Any:
-        axes = _axes(attrs, data.shape)
+        axes = _axes(attrs, data.shape, call.ty.shape)
         framed, shape = data, list(data.shape)
         if any(any(axis.frame) for axis in axes):
             pads = [[0] * len(shape), [0] * len(shape)]
@@ -142,15 +139,16 @@ def _pool(attrs: Any, result: Callable[[Any, Any, Any], Any]) -> Callable[[Any],
     return compute
 
 
-def _axes(attrs: Any, shape: Any) -> list[_Axis]:
-    """The axes of a tensor of `shape` that windows move along."""
+def _axes(attrs: Any, shape: Any, result: Any) -> list[_Axis]:
+    """The axes of a tensor of `shape` that windows move along; `result`: the shape of the windows' tensor."""
     layout, values = str(attrs.layout), [list(map(int, v)) for v in (attrs.pool_size, attrs.strides)]
     spatial = [axis for axis in "DHW" if axis in layout]
     padding, gaps = list(map(int, attrs.padding)), list(map(int, attrs.dilation))
     return [
         _Axis(
-            layout.index(name), shape[layout.index(name)], values[0][number], values[1][number], gaps[number],
-            padding[number], padding[len(spatial) + number], bool(attrs.ceil_mode),
+            layout.index(name), shape[layout.index(name)], result[layout.index(name)], values[0][number],
+            values[1][number], gaps[number], padding[number], padding[len(spatial) + number],
+            bool(attrs.ceil_mode),
         )
         for number, name in enumerate(spatial)
     ]  # fmt: skip
