@@ -9,10 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.config import Target, load_target
+from kiln.emit.objects import compile_object
+from kiln.lower.pipeline import Lowering, lower
 from tvm import relax
 
 from . import arithmetic, compact_cases
+from .emulated import memory_of, opened
 from .lowered import Array, Compiled, close, const, module, runnable
+from .onnx_nodes.worker import load_alone
+from .programs import execute
 
 op = relax.op
 ALL = 1 << 20  # larger than any matrix: one block
@@ -158,6 +163,17 @@ def test_bytes_of_weights(kind: str, tmp_path: Path) -> None:
     assert sum(value.nbytes for value in result.params.values()) <= bits / 8 * weights.size
 
 
+def _rows_by_bytes() -> list[tuple[Any, Any]]:
+    """Products of rows of 203 numbers with weights of 8 and 4 bits: expressions, and results by NumPy."""
+    kinds = [kind for kind in KINDS if "int" in kind and "row" not in kind]
+    weights = [KINDS[kind][0]((203, 136 + 33 * number)) for number, kind in enumerate(kinds)]
+    return [
+        (lambda *x, w=w, r=number % 2: op.nn.relu(op.matmul(x[r], const(w))),
+         lambda *x, w=w, r=number % 2: np.maximum(x[r] @ w.astype("f8"), 0))
+        for number, w in enumerate([*weights, *weights[:3]])
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "variant",
     [
@@ -168,13 +184,7 @@ def test_bytes_of_weights(kind: str, tmp_path: Path) -> None:
 )
 def test_one_row_by_sums_of_bytes(variant: str, tmp_path: Path) -> None:
     """Blocks that words of weights do not divide, a large value of x, and zeros; without VNNI of 4 bits."""
-    kinds = [kind for kind in KINDS if "int" in kind and "row" not in kind]
-    weights = [KINDS[kind][0]((203, 136 + 33 * number)) for number, kind in enumerate(kinds)]
-    cases = [
-        (lambda *x, w=w, r=number % 2: op.nn.relu(op.matmul(x[r], const(w))),
-         lambda *x, w=w, r=number % 2: np.maximum(x[r] @ w.astype("f8"), 0))
-        for number, w in enumerate([*weights, *weights[:3]])
-    ]  # fmt: skip
+    cases = _rows_by_bytes()
     program = _check(tmp_path, variant, [(1, 203), (1, 203)], cases, "row")
     assert len({name for name, value in program.result.params.items() if value.dtype == np.int32}) >= 6
     if variant.startswith("v4_vnni"):
@@ -187,3 +197,21 @@ def test_one_row_by_sums_of_bytes(variant: str, tmp_path: Path) -> None:
             expected = [case[1](*inputs) for case in cases]
         for result, want in zip(program.separate(inputs), expected, strict=True):
             assert (np.isinf(result) == np.isinf(want)).all()
+
+
+@pytest.mark.parametrize(
+    "name", ["aarch64:dotprod", *(pytest.param(name, marks=pytest.mark.heavy) for name in
+                                  ("aarch64:i8mm", "aarch64_sve:sve256", "aarch64_sve:sve512"))]
+)  # fmt: skip
+def test_one_row_by_dot_products_of_arm(name: str, tmp_path: Path) -> None:
+    cases, target = _rows_by_bytes(), load_alone(name)
+    mod = module([((1, 203), "float32")] * 2, lambda *x: [case[0](*x) for case in cases])
+    steps = lower(mod, Lowering("m", target, "none"))
+    code = compile_object(steps.functions, target, tmp_path / "rows.o")
+    assert "sdot" in code or "partial.reduce.add" in code
+    inputs = [np.random.default_rng(4).normal(size=(1, 203)).astype("f4") for _ in range(2)]
+    with opened(target, tmp_path / "rows.o", [steps], tmp_path) as library:
+        results = execute(steps, library, inputs, None, None, memory_of(library))
+    for result, case in zip(results, cases, strict=True):
+        want = case[1](*(value.astype("f8") for value in inputs))
+        close(result / np.abs(want).max(), want / np.abs(want).max(), 3e-6)

@@ -231,6 +231,8 @@ class _CompactKernel:
         tasks, share = compact_row.tasks_and_share(conv.columns, tile.width, cores)
         tiles = whole_ceil_div(conv.columns, tile.width)
 
+        method = compact_row.method_of(self.machine)
+
         def emit(begin: Expr, end: Expr) -> None:
             x = compact_row.FixedPointRow(self.form, tasks)
             with tasks_of(tasks, tasks > 1, begin, end) as number:
@@ -240,7 +242,7 @@ class _CompactKernel:
                 def tile_at(column: Expr, columns: int) -> None:
                     panel = bind(divide(column, tile.columns))
                     reader = Reader(self.panels, panel, int64(0), columns)
-                    sums = compact_row.RowTile(reader, x, task, self.machine.dot == "vnni").emit()
+                    sums = compact_row.RowTile(reader, x, task, method).emit()
                     store_tile(reader.lanes, OutputTile([int64(0)], column, columns, self._finish), [sums])
 
                 first = bind(task * int64(share))

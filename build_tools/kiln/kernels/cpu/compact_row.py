@@ -4,9 +4,9 @@ Converting every weight to float32 takes longer than loading it. Here weights st
 bits of the greatest of each run, as three signed bytes, and each byte of x is multiplied with the weights as
 they are stored; the sums are exact. So x has the precision of a float32 of the run's greatest magnitude.
 
-VNNI adds four products u8 x s8 in 32 bits. Without it, pmaddubsw adds two in 16 bits with saturation: never
-reached by 4-bit levels, since eight such sums are at most 8 * 2 * 15 * 128 < 2^15. They are then widened by
-pmaddwd. Levels of 8 bits are converted to float32 instead.
+VNNI adds four products u8 x s8 in 32 bits, ARM's SDOT four products s8 x s8. Other x86 has pmaddubsw, which
+adds two in 16 bits with saturation: never reached by 4-bit levels, since eight such sums are at most
+8 * 2 * 15 * 128 < 2^15. They are then widened by pmaddwd. Levels of 8 bits are converted to float32 instead.
 
     sum of x * w = (S2 * 2^16 + S1 * 2^8 + S0 - zero * sum of units) * unit * scale,  S = sum of byte * level
 """
@@ -20,6 +20,7 @@ from tvm import tirx
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.compact_tile import Reader
 from kiln.kernels.cpu.compact_weights import CompactForm
+from kiln.kernels.cpu.runtime_product import dot_of_four
 from kiln.tir.builder import Expr, Machine, bind, int64, load, registers, serial, store, vector
 from kiln.tir.vector_expr import ramp
 
@@ -45,6 +46,12 @@ _BYTES = {
     16: ("llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512"),
 }
 _LINES = 4
+_DOT = ("vnni", "sdot", "i8mm")  # instructions that add four products in 32 bits
+
+
+def method_of(machine: Machine) -> str:
+    """The instruction that multiplies bytes: vnni, sdot, or pmaddubsw for levels of 4 bits alone."""
+    return {"i8mm": "sdot"}.get(machine.dot, machine.dot) if machine.dot in _DOT else "pmaddubsw"
 
 
 def applies(form: CompactForm, machine: Machine, rows: int) -> bool:
@@ -53,7 +60,9 @@ def applies(form: CompactForm, machine: Machine, rows: int) -> bool:
     integers = not form.encoding.is_float and not form.by_row and form.run <= _LONGEST_RUN
     wide = form.tile.lanes == machine.lanes("int32") and form.tile.parts == 1
     narrow = machine.isa in ("sse4", "avx2", "avx512") and form.encoding.kind == "int4"
-    return (machine.dot == "vnni" or narrow) and rows == 1 and dense and integers and wide
+    # LLVM sees that levels of 4 bits are not negative, and then adds products of other columns with SVE.
+    grouped = machine.dot in _DOT and (machine.isa != "sve" or form.encoding.kind == "int8")
+    return (grouped or narrow) and rows == 1 and dense and integers and wide
 
 
 class FixedPointRow:
@@ -158,11 +167,13 @@ class FixedPointRow:
 
 
 class RowTile:
-    """Emits one tile of the result: the sums of `reader`'s columns. `vnni`: by that instruction."""
+    """Emits one tile of the result: the sums of `reader`'s columns. `method`: see `method_of`."""
 
-    def __init__(self, reader: Reader, x: FixedPointRow, copy: Expr, vnni: bool) -> None:
+    def __init__(self, reader: Reader, x: FixedPointRow, copy: Expr, method: str) -> None:
         self.reader, self.x, self.copy, self.lanes = reader, x, copy, reader.lanes
-        self.vnni = vnni
+        self.method = method
+        # VNNI multiplies unsigned bytes.
+        self.flips = method == "vnni" and reader.form.encoding.kind == "int8"
         self.form = reader.form
         self.parts = [registers([reader.count, self.lanes], "int32") for _ in range(_PARTS)]
         self.total = registers([reader.count, self.lanes], "float32")
@@ -190,12 +201,12 @@ class RowTile:
 
         def lines(number: Expr, count: int) -> None:
             base, k = first + number * int64(form.tile.columns), number * int64(form.per_word)
-            if self.vnni:
-                self._line(base, run, k)
-            else:
+            if self.method == "pmaddubsw":
                 self._narrow_lines(bind(base), run, bind(k), count)
+            else:
+                self._line(base, run, k)
 
-        together = 1 if self.vnni else _LINES
+        together = _LINES if self.method == "pmaddubsw" else 1
         whole_lines, remainder = divmod(form.lines(length), together)
         if whole_lines:
             with serial(whole_lines) as number:
@@ -213,7 +224,7 @@ class RowTile:
                 )
                 whole_lines = high * _f32(1 << 16) + middle * _f32(1 << 8) + low
                 zero = reader.panels.zero(scale_index + lane)
-                zero = zero + _f32(_BIAS) if form.encoding.kind == "int8" else zero
+                zero = zero + _f32(_BIAS) if self.flips else zero
                 products = (whole_lines - zero * summed) * unit * reader.panels.scale(scale_index + lane)
                 store(self.total, indices, load(self.total, indices) + products)
 
@@ -229,23 +240,26 @@ class RowTile:
             for half in range(1 + is_int4)
         ]
         for v in range(self.reader.count):
-            word = bind(self.reader.words(line, v, _AHEAD))
+            word = bind(self.reader.words(line, v, _AHEAD if self.method == "vnni" else 0))
             if is_int4:
                 halves = [
                     word & _wide(_LOW_HALVES, lanes),
                     (word >> _wide(4, lanes)) & _wide(_LOW_HALVES, lanes),
                 ]
             else:
-                halves = [tirx.bitwise_xor(word, _wide(_SIGNS, lanes))]
+                halves = [tirx.bitwise_xor(word, _wide(_SIGNS, lanes)) if self.flips else word]
             for half, levels in enumerate(halves):
                 levels = bind(tirx.reinterpret(f"int8x{4 * lanes}", levels))
                 for part_index, sums in enumerate(self.parts):
                     indices = [int64(v), ramp(int64(0), lanes)]
-                    name = f"llvm.x86.avx512.vpdpbusd.{32 * lanes}"
-                    dot_product = tirx.call_llvm_pure_intrin(
-                        f"int32x{lanes}", name, load(sums, indices), levels, four[half][part_index]
-                    )
-                    store(sums, indices, dot_product)
+                    store(sums, indices, self._dot(load(sums, indices), levels, four[half][part_index]))
+
+    def _dot(self, sums: Expr, levels: Expr, x: Expr) -> Expr:
+        """`sums` plus the four products of bytes in each lane."""
+        if self.method == "sdot":
+            return dot_of_four(sums, levels, x, self.lanes)
+        name = f"llvm.x86.avx512.vpdpbusd.{32 * self.lanes}"
+        return tirx.call_llvm_pure_intrin(f"int32x{self.lanes}", name, sums, levels, x)
 
     def _narrow_lines(self, line: Expr, run: Expr, k: Expr, count: int) -> None:
         """Emit the products of `count` stored lines of 4-bit levels, in sums of 16 bits."""
