@@ -24,7 +24,7 @@ typedef unsigned char uchar;
 typedef unsigned short ushort;
 
 #define __global__
-#define __device__      static
+#define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __shared__   static // blocks run one after the other

@@ -15,6 +15,7 @@ from typing import Any
 from kiln.byoc.backends.cutlass import include_folders
 from kiln.config import Target, load_target
 from kiln.emit.cuda_conversions import KERNEL as CONVERSION
+from kiln.kernels.gpu import device_code
 from kiln.sources.cuda_toolkit import cuda_toolkit
 from kiln.toolchain import compiler_command, link
 
@@ -68,7 +69,7 @@ def kernels_on_cpu(
     `external`: CUDA C of the kernels that backends have written, which include CUTLASS.
     """
     flags = ["-std=c++17", optimise, "-shared", "-fPIC", "-w", "-fno-exceptions", "-fno-strict-aliasing"]
-    flags += ["-fno-sanitize=undefined", f"-I{HERE}"]
+    flags += ["-fno-sanitize=undefined", f"-I{HERE}", f"-I{Path(device_code.__file__).parent}"]
     paths = []
     kernels = [kernel for kernel in plan["kernels"] if "external" not in kernel]
     kernels += [{"symbol": CONVERSION}] if f" {CONVERSION}(" in source else []
@@ -78,7 +79,10 @@ def kernels_on_cpu(
         # C++ wants alignas first, nvcc does not mind.
         body = re.sub(r"\b__shared__ (alignas\(\d+\))", r"\1 __shared__", source[first.start() :])
         paths.append(library.with_suffix(".cpp"))
-        paths[-1].write_text("\n".join(['#include "cuda_on_cpu.h"', body, *_entries(body, kernels)]), "utf-8")
+        files = device_code.files_of(body)
+        headers = ["cuda_on_cpu.h", *(["matrix_on_cpu.h", *files] if files else [])]
+        lines = [f'#include "{header}"' for header in headers]
+        paths[-1].write_text("\n".join([*lines, body, *_entries(body, kernels)]), "utf-8")
     if external:
         kernels = [kernel for kernel in plan["kernels"] if "external" in kernel]
         paths.append(library.with_suffix(".external.cpp"))

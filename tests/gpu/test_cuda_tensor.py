@@ -95,7 +95,7 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-# The gate has one of the types: kernels differ in its name alone.
+# The gate has one of the types, and of the other what loads its fragments.
 @pytest.fixture(scope="module", params=["float16", pytest.param("bfloat16", marks=pytest.mark.heavy)])
 def half(request: pytest.FixtureRequest) -> str:
     """The type that the cases call `half`."""
@@ -237,6 +237,23 @@ def test_loads_have_no_branches(kernels: Kernels) -> None:
 def test_all_use_the_matrix_units(kernels: Kernels) -> None:
     for name in CASES:
         assert "wmma::mma_sync" in kernels.text(f"{name}_0"), name
+
+
+def test_fragments_of_bfloat16(tmp_path: Path) -> None:
+    """Loaded by ldmatrix, with the depth along rows or columns; nvcc would load number by number."""
+    names, lowered, target = ("product_33_41_70", "transposed"), {}, Cuda(archs=["sm_80"], ptx=False)
+    for name in names:
+        inputs, _, compute, _ = CASES[name]
+        tensors = [te.placeholder(shape, F, f"x{i}") for i, (shape, _) in enumerate(inputs)]
+        func = te.create_prim_func([*tensors, compute(*tensors)])
+        lowered[name] = dlight.lower(stored_as(func, ["bfloat16"] * 3, "bfloat16"), dlight.tvm_target(target))
+    kernels = Kernels(lowered, target, tmp_path)
+    assert "kiln_matrices(" in kernels.source and "nvcuda::wmma::load" not in kernels.source
+    for name in names:
+        arrays = _given(CASES[name][0], np.random.default_rng(5), "bfloat16")
+        want = CASES[name][3](*(value.astype(F) for value in arrays))
+        got = kernels.run(name, arrays, want.shape).astype(F)
+        np.testing.assert_allclose(got, want, rtol=2.0**-8, atol=1e-5, err_msg=name)
 
 
 def test_equal_kernels_have_equal_names() -> None:

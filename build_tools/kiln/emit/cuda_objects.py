@@ -27,6 +27,7 @@ from kiln.emit.plan_view import cuda_image
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json, write_json
 from kiln.kernels.gpu import early_launch, global_loads
+from kiln.kernels.gpu.device_code import with_device_code
 from kiln.kernels.gpu.dlight import tvm_target
 from kiln.lower.schema import ExternalCode
 from kiln.plan.schema import Plan
@@ -113,7 +114,7 @@ def source_of(functions: Mapping[str, tvm.tirx.PrimFunc], cuda: Cuda) -> str:
     text = re.sub(r"^ *#include <cuda\.h>\n", "", str(built.inspect_source()), flags=re.MULTILINE)
     # See kiln.kernels.gpu.wmma.with_tf32_fragments.
     text = re.sub(r"(wmma::matrix_[ab], 16, 16, 8, )half\b", r"\1nvcuda::wmma::precision::tf32", text)
-    text = early_launch.in_cuda(global_loads.with_helpers(text))
+    text = early_launch.in_cuda(with_device_code(global_loads.with_helpers(text)))
     return text if "<mma.h>" in text or "wmma::" not in text else f"#include <mma.h>\n{text}"
 
 

@@ -7,23 +7,30 @@ does not compute are left as they are.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 
 from kiln.graph.bindings import constant, count_uses, operator
 from kiln.kernels.cpu import attention
-from kiln.kernels.cpu.attention_nests import GUARD, PRODUCTS, SOFTMAX
+from kiln.kernels.cpu.attention_nests import GUARD, PRODUCTS, SOFTMAX, read_attention
+from kiln.kernels.gpu import attention as gpu_attention
+from kiln.kernels.gpu.attention_nests import MARK
+from kiln.kernels.gpu.product_nests import is_product
 from kiln.lower.dims import Dims
 from kiln.opinfo import attach
 from kiln.params.store import Tensors
 from kiln.tir.fused import Fused, NotSimple
-from kiln.tir.symbols import NO_RANGES, variables
+from kiln.tir.symbols import NO_RANGES, extent, is_dynamic, variables
 
+# Scores with such a number added have no weight.
+_HIDDEN = -1e4
 # A width of heads so large that only the number of scores decides whether storing them costs too much.
 _WIDE = 1 << 10
 
@@ -143,18 +150,77 @@ def _merged(mod: tvm.IRModule, merged_chains: Sequence[Chain]) -> tuple[tvm.IRMo
 
 
 def merge(mod: tvm.IRModule, dims: Dims, params: Tensors) -> tvm.IRModule:
-    """One call for each chain of `mod` that the kernel family computes.
+    """One call for each chain of `mod` that the kernel family for CPUs computes.
 
     `params`: values of parameters of `main` by name.
     """
-    candidates = [chain for chain in chains(mod, params) if _large(chain, dims)]
+    result, _ = _of_computed(mod, [chain for chain in chains(mod, params) if _large(chain, dims)], _computed)
+    return result
+
+
+def merge_on_gpu(mod: tvm.IRModule, dims: Dims, params: Tensors) -> tvm.IRModule:
+    """One call for each chain of `mod` that kernels/gpu/attention.py computes; `params` as for `merge`.
+
+    The functions have the attribute MARK, by which the kernel recognises them in any precision.
+    """
+    candidates = [
+        chain for chain in chains(mod, params)
+        if min(map(dims.greatest, list(chain.variables[0].ty.shape)[-2:])) >= gpu_attention.LEAST
+    ]  # fmt: skip
+    result, merged = _of_computed(mod, candidates, lambda func: _marked(func, False) is not None)
+    for name, chain in merged.items():
+        marked = _marked(result[name], _is_causal(mod, chain, params))
+        assert marked is not None
+        result.update_func(result.get_global_var(name), marked)
+    return result
+
+
+def _of_computed(
+    mod: tvm.IRModule, candidates: list[Chain], is_computed: Callable[[tvm.tirx.PrimFunc], bool]
+) -> tuple[tvm.IRModule, dict[str, Chain]]:
+    """`mod` with one call for each candidate whose function `is_computed`, and these by function."""
     while candidates:
         result, names = _merged(mod, candidates)
-        computed = [chain for chain, name in zip(candidates, names, strict=True) if _computed(result[name])]
+        by_name = dict(zip(names, candidates, strict=True))
+        computed = [chain for name, chain in by_name.items() if is_computed(result[name])]
         if len(computed) == len(candidates):
-            return result
+            return result, by_name
         candidates = computed
-    return mod
+    return mod, {}
+
+
+def _marked(func: tvm.tirx.PrimFunc, causal: bool) -> tvm.tirx.PrimFunc | None:
+    """`func` as attention that a GPU's kernel computes; None if it does not."""
+    try:
+        attention = read_attention(Fused(func), attach.of(func))
+    except NotSimple:
+        return None
+    if attention is None or any(map(is_dynamic, attention.widths)):
+        return None
+    if not (is_product(attention.product) and is_product(attention.weighted)):
+        return None  # precision would not round its operands
+    marks = {"causal": causal, "guarded": attention.guarded}
+    marked = func.with_attr(MARK, json.dumps(marks, sort_keys=True))
+    return marked if gpu_attention.applies(marked) is not None else None
+
+
+def _is_causal(mod: tvm.IRModule, chain: Chain, params: Tensors) -> bool:
+    """Whether a constant is added to the scores of `chain` that hides all keys after a query's own."""
+    call, last = chain.calls[0], attach.of(mod[chain.calls[0].args[0]])[-1]
+    if last["name"] != "add":
+        return False
+    for argument in last["args"]:
+        item = call.args[1].fields[argument["param"]] if "param" in argument else None
+        value = params.get(item.name) if isinstance(item, relax.Var) else constant(item)
+        if value is None or value.ndim < 2 or value.dtype.kind != "f":
+            continue
+        queries, keys = value.shape[-2:]
+        if [queries, keys] != list(map(extent, list(chain.variables[0].ty.shape)[-2:])) or queries > keys:
+            continue
+        hidden = ~np.tri(queries, keys, keys - queries, dtype=bool)
+        if hidden.any() and (value[..., hidden] <= _HIDDEN).all():
+            return True
+    return False
 
 
 def _large(chain: Chain, dims: Dims) -> bool:

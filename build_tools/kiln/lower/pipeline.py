@@ -229,7 +229,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         # subgraphs for libraries, found by the op info of fused groups
         *([] if external is None else external.after(params)),
         ("recompute", recompute(params)),  # constants that a formula replaces
-        ("attention", partial(attentions, lowering), CPU),  # for three functions that would store the scores
+        ("attention", partial(attentions, lowering)),  # for three functions that would store the scores
         ("slices_in_place", slices_in_place, GPU),
         *([] if lowering.precision == "fp32" else [("padded_rows", padded_rows, GPU)]),
         ("precision", gpu.in_precision(lowering.precision, params), GPU),
@@ -269,8 +269,9 @@ def resized_images(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def attentions(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
-    """Merge each attention with many scores into one function."""
-    return attention.merge(mod, Dims(lowering.model, mod), lowering.params)
+    """Merge each attention that one kernel computes into one function; for CPUs those with many scores."""
+    merge = attention.merge_on_gpu if lowering.on_gpu else attention.merge
+    return merge(mod, Dims(lowering.model, mod), lowering.params)
 
 
 def cpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:

@@ -28,7 +28,6 @@ def test_cpu_and_gpu_share_the_order_of_passes() -> None:
         "multipliers",
         "pointwise",
         "resized_images",
-        "attention",
         "prefetch",
     }
     assert set(cpu) - set(gpu) == own

@@ -26,7 +26,7 @@ from tvm.s_tir import dlight
 
 from kiln.callbacks import prim_func_pass, structural_walk
 from kiln.config.target import Cuda
-from kiln.kernels.gpu import serial_loops
+from kiln.kernels.gpu import attention, serial_loops
 from kiln.kernels.gpu.block_tile import ProductTiles
 from kiln.kernels.gpu.global_loads import in_stages, without_branches
 from kiln.kernels.gpu.reductions import Careful, Finished, SharedReduction, Spread, with_finite_identities
@@ -104,6 +104,9 @@ _DEVICE = [
     tirx.transform.StmtSimplify(),
     tirx.transform.LowerIntrin(),
 ]
+# Of kernels written by hand: nvcc unrolls their loops, and functions that they call use whole buffers.
+_BY_HAND = {"tirx.UnrollLoop": {"explicit_unroll": False}}
+_NOT_BY_HAND = ["s_tir.CompactBufferAllocation", "s_tir.ThreadSync"]
 _AXES = ("x", "y", "z")
 _KERNEL = 2  # calling_conv of a function that is launched, CallingConv::kDeviceKernelLaunch
 
@@ -169,6 +172,12 @@ def lower(
 
     Raises ValueError if a statement of `func` is not mapped to threads by any rule.
     """
+    fused = attention.applies(func)
+    if fused is not None:
+        kernel = _short(attention.make(fused, size, multiprocessors).with_attr("global_symbol", "kernel"))
+        by_hand = _launches(tvm.IRModule({"kernel": kernel}), target, size, written=True)
+        assert by_hand is not None, "it has no shuffles of TVM's"
+        return by_hand
     named = func.with_attr("global_symbol", "kernel").with_attr("dlight.do_not_tensorize", True)
     named = without_unit_reductions(serial_loops.mapped(named))
     identities = with_finite_identities(_short(named))
@@ -196,13 +205,26 @@ def _with_rules(
     mod = tvm.IRModule({"kernel": func})  # a new one each time: dlight changes the module that it is given
     with target:
         mod = dlight.ApplyDefaultSchedule(*rules)(mod)
+    return _launches(mod, target, size)
+
+
+def _launches(
+    mod: tvm.IRModule, target: tvm.target.Target, size: Callable[[Any], int], written: bool = False
+) -> Launches | None:
+    """The launches of a scheduled function; None as _with_rules.
+
+    `written`: the function is a kernel written by hand, with its own barriers and unrolled loops.
+    """
     mod = tirx.transform.BindTarget(target.with_host("llvm"))(mod)
-    mod = tvm.transform.Sequential(_STRUCTURE)(mod)
+    disabled = _NOT_BY_HAND if written else []
+    with tvm.transform.PassContext(disabled_pass=disabled):
+        mod = tvm.transform.Sequential(_STRUCTURE)(mod)
     lowered = abi.pointers(mod["kernel"], 0, size)
     # TVM's passes see no conflict of accesses to different tensors in one place of merged memory;
     # without_branches separates them by a barrier in functions with stages.
     merged = in_stages(lowered.func.body)
-    with tvm.transform.PassContext(config={"tirx.merge_static_smem": merged}):
+    config = {"tirx.merge_static_smem": merged, **(_BY_HAND if written else {})}
+    with tvm.transform.PassContext(config=config, disabled_pass=disabled):
         mod = tvm.transform.Sequential(_CODE)(tvm.IRModule({"kernel": lowered.func}))
     kernels = [whole_warps(f) for f in mod.functions.values() if _is_kernel(f)]
     functions = {str(f.attrs["global_symbol"]): without_branches(f) for f in kernels if f is not None}
