@@ -222,6 +222,10 @@ CASES: dict[str, tuple[Sequence[Sequence[Any]], Callable[..., Any]]] = {
         [(1, "n", "m", 5)],
         lambda x: op.nn.max_pool2d(x, pool_size=[3, 3], padding=1, strides=[1, 1], layout="NHWC"),
     ),
+    "padding of images with channels first": (
+        [(2, 3, 4, "n")],
+        lambda x: op.max(op.nn.pad(op.nn.relu(x), [0, 0, 1, 0, 2, 2, 0, 0], pad_value=1.5), axis=[1]),
+    ),
     "a half taken twice": ([(1, "n", 4, 5)], _halves),
 }
 POINTS = [(1, 1), (1, 9), (40, 9), (13, 2), (16, 3), (17, 8), (32, 5), (7, 7)]

@@ -121,6 +121,8 @@ def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], machine: Mach
 
     def gap_for(padded: Any) -> int:
         """`pixel_gap_of` of `padded` if every reader is a depthwise convolution of that image, else 0."""
+        if not isinstance(padded.ty.shape[3], tirx.IntImm):  # an image with channels first
+            return 0
         channels = int(padded.ty.shape[3])
         for reader in readers.get(padded, []):
             op = (ops.get(reader.value.args[0].name_hint) or [{"name": "", "attrs": {}}])[0]
