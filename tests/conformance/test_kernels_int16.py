@@ -135,6 +135,7 @@ def test_pairs_whose_sums_fit_32_bits() -> None:
     assert found(1, -32768, -32768) == 0
     assert found(-32768) == 4, "the only product"
     assert pairs_together(np.zeros((2, 2), "int8")) == 0
+    assert [pairs_together(np.zeros(shape, "int16")) for shape in ((), (0,), (2, 0))] == [0, 0, 0]
     columns = np.array([[30000, 0], [0, 30000]] * 4, "int16")
     assert pairs_together(columns) == 2, "each column has sums of its own"
 

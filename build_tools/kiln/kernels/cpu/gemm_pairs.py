@@ -282,9 +282,10 @@ class _PairTile:
 def pairs_together(weights: Array) -> int:
     """The number of pairs of products with any int16 whose sum fits 32 bits: 4, 2, 1, or 0 if none does.
 
-    weights: (..., N) of int16, for each column in order of k. Other types: 0, which is not used.
+    weights: (..., N) of int16, for each column in order of k. Other types, and tensors without axes or
+    elements, which are no weights: 0, which is not used.
     """
-    if str(weights.dtype) != "int16":
+    if str(weights.dtype) != "int16" or not weights.ndim or not weights.size:
         return 0
     ends = np.cumsum(np.abs(weights.reshape(-1, weights.shape[-1]).astype("int32")), axis=0, dtype="int64")
     ends = np.pad(ends, [(1, 0), (0, 0)])
