@@ -215,7 +215,7 @@ def _row(step: dict[str, Any], kernel: Kernel, used: dict[str, int], dynamic: in
         return Row(label, blocks, "", SMALL + moved / BANDWIDTH, facts)
     count = Counter(re.sub(r"\..*", "", one.name) for one in body)
     kinds = ("HGMMA", "HMMA", "IGMMA", "IMMA", "LDGSTS", "LDG", "LDSM", "STS", "BRA")
-    steps = math.ceil(step["macs"] / (blocks * work))
+    steps = 1 if complete else math.ceil(step["macs"] / (blocks * work))
     loop = cycles(body)
     together = max(
         1,

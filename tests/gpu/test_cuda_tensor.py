@@ -13,8 +13,9 @@ import numpy.typing as npt
 import pytest
 from kiln.config.target import Cuda
 from kiln.kernels.gpu import dlight
-from kiln.kernels.gpu.block_tile import ProductTiles, tile_and_parts
+from kiln.kernels.gpu.block_tile import Gpu, ProductTiles, tile_and_parts
 from kiln.kernels.gpu.half import stored_as
+from kiln.kernels.gpu.multiprocessor import multiprocessor_of
 from kiln.tir.kernel_name import digest
 from tvm import te, tirx, topi
 
@@ -95,7 +96,7 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-# The gate has one of the types, and of the other what loads its fragments.
+# The gate has one of the types: kernels differ in its name alone.
 @pytest.fixture(scope="module", params=["float16", pytest.param("bfloat16", marks=pytest.mark.heavy)])
 def half(request: pytest.FixtureRequest) -> str:
     """The type that the cases call `half`."""
@@ -192,7 +193,7 @@ def _given(inputs: list[tuple[tuple[int, ...], str]], random: Any, half: str) ->
             (64, 32),
             9,
         ),  # few with every tile: parts of whole rows of the channels
-        ((1, 49, 512, 2048), 2048, 132, (64, 32), 16),
+        ((1, 49, 512, 2048), 2048, 132, (32, 32), 8),
         ((1, 49, 512, 2048), 2048, 1, (64, 64), 1),
         ((1, 64, 64, 1700), 1700, 132, (32, 32), 1),  # k is no whole number of steps
         ((1, 64, 64, 64), 64, 132, (32, 32), 1),  # too few steps to divide
@@ -202,29 +203,43 @@ def _given(inputs: list[tuple[tuple[int, ...], str]], random: Any, half: str) ->
 def test_tiles_by_number_of_blocks(
     extents: tuple[int, ...], innermost: int, multiprocessors: int, tile: tuple[int, int], parts: int
 ) -> None:
-    tile_parts = tile_and_parts(extents, innermost, multiprocessors)
+    tile_parts = tile_and_parts(extents, innermost, Gpu(multiprocessors))
     assert tile_parts is not None and (tile_parts[0].sizes[:2], tile_parts[1]) == (tile, parts)
+
+
+def test_tiles_by_architecture() -> None:
+    """By the number of multiprocessors, and by what each of them has; of several architectures the least."""
+    extents, tiles = (1, 784, 128, 1152), set()
+    for archs, count in ((["sm_75"], 40), (["sm_86"], 84), (["sm_87"], 16), (["sm_90"], 132)):
+        ruled = tile_and_parts(extents, 128, Gpu(count, multiprocessor_of(archs)))
+        assert ruled is not None
+        tiles.add((ruled[0].sizes, ruled[1]))
+    assert len(tiles) == 4
+    turing, hopper = multiprocessor_of(["sm_75"]), multiprocessor_of(["sm_90"])
+    assert multiprocessor_of(["sm_90", "sm_75"]) == turing != hopper
+    assert multiprocessor_of(["sm_999"]) == multiprocessor_of(["sm_121"])
+    assert hopper.blocks(48 << 10, 128, 64) == 4 and turing.blocks(48 << 10, 128, 64) == 1
 
 
 def test_tiles_are_ranked_and_a_measured_one_is_taken() -> None:
     """The first is the rule's, no two are equal, and what cannot be had is left to the rule."""
     extents = [1, 49, 512, 4608]
-    ruled = tile_and_parts(extents, 512, 132)
+    ruled = tile_and_parts(extents, 512, Gpu(132))
     assert ruled is not None
     ranked = []
     while (
-        ranked_tile := ProductTiles(132, rank=len(ranked)).choose("float16", extents, 512, 32)
+        ranked_tile := ProductTiles(Gpu(132), rank=len(ranked)).choose("float16", extents, 512, 32)
     ) is not None:
         ranked.append(ranked_tile)
     assert ranked[0] == ruled and len(set(ranked)) == len(ranked) > 4
     assert len({parts for _, parts in ranked}) > 1 and len({tile for tile, _ in ranked}) > 1
-    last = ProductTiles(132, rank=len(ranked) - 1)
+    last = ProductTiles(Gpu(132), rank=len(ranked) - 1)
     last.choose("float16", extents, 512, 32)
-    assert ProductTiles(132, last.chosen).choose("float16", extents, 512, 32) == ranked[-1]
-    assert ProductTiles(132, last.chosen).choose("int8", extents, 512, 32) == ruled
+    assert ProductTiles(Gpu(132), last.chosen).choose("float16", extents, 512, 32) == ranked[-1]
+    assert ProductTiles(Gpu(132), last.chosen).choose("int8", extents, 512, 32) == ruled
     (key,) = last.chosen
-    assert ProductTiles(132, {key: (7, 7, 7, 1)}).choose("float16", extents, 512, 32) == ruled
-    assert ProductTiles(132).choose("float16", [1, 4, 512, 64], 64, 32) is None
+    assert ProductTiles(Gpu(132), {key: (7, 7, 7, 1)}).choose("float16", extents, 512, 32) == ruled
+    assert ProductTiles(Gpu(132)).choose("float16", [1, 4, 512, 64], 64, 32) is None
 
 
 def test_loads_have_no_branches(kernels: Kernels) -> None:
@@ -239,21 +254,9 @@ def test_all_use_the_matrix_units(kernels: Kernels) -> None:
         assert "wmma::mma_sync" in kernels.text(f"{name}_0"), name
 
 
-def test_fragments_of_bfloat16(tmp_path: Path) -> None:
-    """Loaded by ldmatrix, with the depth along rows or columns; nvcc would load number by number."""
-    names, lowered, target = ("product_33_41_70", "transposed"), {}, Cuda(archs=["sm_80"], ptx=False)
-    for name in names:
-        inputs, _, compute, _ = CASES[name]
-        tensors = [te.placeholder(shape, F, f"x{i}") for i, (shape, _) in enumerate(inputs)]
-        func = te.create_prim_func([*tensors, compute(*tensors)])
-        lowered[name] = dlight.lower(stored_as(func, ["bfloat16"] * 3, "bfloat16"), dlight.tvm_target(target))
-    kernels = Kernels(lowered, target, tmp_path)
-    assert "kiln_matrices(" in kernels.source and "nvcuda::wmma::load" not in kernels.source
-    for name in names:
-        arrays = _given(CASES[name][0], np.random.default_rng(5), "bfloat16")
-        want = CASES[name][3](*(value.astype(F) for value in arrays))
-        got = kernels.run(name, arrays, want.shape).astype(F)
-        np.testing.assert_allclose(got, want, rtol=2.0**-8, atol=1e-5, err_msg=name)
+def test_fragments_are_loaded_by_ldmatrix(kernels: Kernels) -> None:
+    """nvcc would load those of bfloat16 number by number, and those of float16 twice."""
+    assert "kiln_matrices(" in kernels.source and "nvcuda::wmma::" not in kernels.source
 
 
 def test_equal_kernels_have_equal_names() -> None:

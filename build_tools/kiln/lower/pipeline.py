@@ -21,7 +21,7 @@ from kiln.graph.constants import fold_constants
 from kiln.graph.pipeline import Pass, run
 from kiln.graph.requantise import requantise
 from kiln.graph.transposes import cancel_transposes
-from kiln.kernels.gpu.block_tile import ProductTiles
+from kiln.kernels.gpu.block_tile import Gpu, ProductTiles
 from kiln.kernels.operators.added import legalize_added
 from kiln.kernels.operators.legalize import cpu_rules
 from kiln.lower import attention, gpu, target_check
@@ -310,7 +310,7 @@ def gpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     assert lowering.target is not None and lowering.target.cuda is not None
     cuda = lowering.target.cuda
     measured = gpu_choices.products_of(gpu_choices.choices_of(cuda, lowering.precision))
-    tiles = lowering.product_tiles or ProductTiles(cuda.multiprocessors, measured)
+    tiles = lowering.product_tiles or ProductTiles(Gpu.of(cuda), measured)
     groups = gpu.GpuGroupLowering(Dims(lowering.model, mod), lowering.machine, cuda, tiles)
     Builder(mod, attach.of_functions(mod), lowering.params, groups).build()
     return _kernels_of(lowering, groups)

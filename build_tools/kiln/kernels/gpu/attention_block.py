@@ -98,6 +98,7 @@ class ThreadBlock:
             self.arrived()
         self.over_lanes(weight, operator.add)
         if tile.parts == 1:
+            self.invert(weight)
             self.each(tile.columns // 2, lambda i: self.finish(i, total[i], weight))
         else:
             self.add_parts(total, top, weight)
@@ -209,7 +210,7 @@ class ThreadBlock:
             row = self.row + _half(i) * int64(8)
             key = first_key + i // 4 * int64(8) + self.pair + i % 2
             where = [tirx.min(row, self.queries - int64(1)), tirx.min(key, self.keys - int64(1))]
-            value = self.score.value([*self.lead, *where], sums[i])
+            value = bind(self.score.value([*self.lead, *where], sums[i]))  # not in a branch
             store(sums, [i], tirx.Select(key < self.keys, value, tirx.const(_NO_SCORE, "float32")))
 
         self.each(self.tile.keys // 2, score)
@@ -266,6 +267,7 @@ class ThreadBlock:
             store(weight, [r], functools.reduce(operator.add, shares))
 
         self.each(2, row)
+        self.invert(weight)
         self.each(numbers, lambda i: put(i, total[i] * own[_half(i)]))
         self.arrived()
         count = numbers // tile.parts
@@ -281,15 +283,26 @@ class ThreadBlock:
         nothing = greatest == tirx.const(_NO_SCORE, "float32")
         return tirx.Select(nothing, tirx.const(0, "float32"), greatest)
 
-    def finish(self, i: Expr, total: Expr, weight: Any) -> None:
-        """Store number `i` of a lane, `total` divided by the sum of the weights of its row."""
+    def invert(self, weight: Any) -> None:
+        """Sums of weights become what results are multiplied by; with `guarded`, 0 where there is no sum."""
+        one, zero = tirx.const(1, "float32"), tirx.const(0, "float32")
+        for r in range(2):
+            total = bind(weight[r])
+            store(
+                weight,
+                [r],
+                tirx.Select(total > zero, one / total, zero) if self.attention.guarded else one / total,
+            )
+
+    def finish(self, i: Expr, total: Expr, inverse: Any) -> None:
+        """Store number `i` of a lane: `total` times the `inverse` of its row."""
         zero = tirx.const(0, "float32")
         # Not an index: a register has none.
-        sum_of_row = tirx.Select(_half(i) == int64(0), weight[0], weight[1])
+        scale = tirx.Select(_half(i) == int64(0), inverse[0], inverse[1])
         row, column = self.row + _half(i) * int64(8), i // 4 * int64(8) + self.pair + i % 2
-        value = total / sum_of_row
+        value = total * scale
         if self.attention.guarded:
-            value = tirx.Select(sum_of_row > zero, value, zero)
+            value = tirx.Select(scale > zero, value, zero)
         places = {**self.there, self.attention.places[-1].var: row, self.attention.column.var: column}
         indices = [places.get(axis.var, int64(0)) for axis in self.attention.weighted.axes]
         inside = tirx.all(row < self.queries, column < int64(self.columns))

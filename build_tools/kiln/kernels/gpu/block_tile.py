@@ -7,7 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import tvm
+
 from kiln.config.sizes import ceil_div
+from kiln.config.target import Cuda
+from kiln.kernels.gpu.multiprocessor import HOPPER, Multiprocessor, multiprocessor_of
 from kiln.kernels.gpu.wmma import EDGE
 from kiln.tir.symbols import is_dynamic
 
@@ -37,22 +41,53 @@ SHARED_BYTES = 48 << 10  # of shared memory that a kernel has without asking the
 TILES = [((2, 2), (1, 1)), ((2, 2), (1, 2)), ((2, 2), (2, 1)), ((2, 2), (2, 2))]
 # Parts of a sum over k: at most MOST_PARTS, each of at least LEAST_STEPS steps of a tile's depth.
 MOST_PARTS, LEAST_STEPS = 32, 4
-# By tests/gpu/issue_model.py for sm_90: cycles of a step of one block, by rows times columns of its tile;
-# cycles of a second kernel and its launch; and bytes of parts that it reads in one.
-_STEP = {32 * 32: 185, 32 * 64: 225, 64 * 64: 330}
-_SECOND, _READ = 2300, 1400
+# By tests/gpu/issue_model.py for sm_90: cycles of a block outside of its loop; of a second kernel and its
+# launch, and bytes of parts that it reads in one; registers of a thread beside its sums, threads of a block.
+_FIXED, _SECOND, _READ = 600, 2300, 1400
+_OTHER_REGISTERS, _THREADS = 48, 128
+PLACES = 3  # most places in shared memory for slices of the operands
 # Blocks on one multiprocessor hide a part of each other's waits: each adds this share of the time of one.
 _SHARE = 0.55
 
 
+@dataclass(frozen=True)
+class Gpu:
+    """The GPU that tiles are chosen for: how many multiprocessors, and what one has."""
+
+    multiprocessors: int
+    one: Multiprocessor = HOPPER
+
+    @classmethod
+    def of(cls, cuda: Cuda) -> Gpu:
+        """That of a target."""
+        return cls(cuda.multiprocessors, multiprocessor_of(cuda.archs))
+
+    def cycles(self, tile: BlockTile, blocks: int, steps: int, bits: int) -> float:
+        """Cycles of `blocks` blocks of `steps` steps each, with operands of `bits` bits."""
+        rows, columns, depth = tile.sizes
+        size = rows * columns
+        area = {32 * 32: 0, 32 * 64: 1, 64 * 64: 2}[size]
+        operands = PLACES * (rows + columns) * (depth + 8) * bits // 8
+        at_once = self.one.blocks(max(operands, 4 * size), _THREADS, _OTHER_REGISTERS + size // _THREADS)
+        work = size * depth * bits / 16 / self.one.rate
+
+        def at_once_cycles(together: int) -> float:
+            step = max(self.one.step_cycles[area] * max(1.0, _SHARE * together), together * work)
+            return steps * step + _FIXED
+
+        full, rest = divmod(ceil_div(blocks, self.multiprocessors), at_once)
+        return full * at_once_cycles(at_once) + (at_once_cycles(rest) if rest else 0.0)
+
+
 def tile_and_parts(
-    extents: Sequence[Any], innermost: Any, multiprocessors: int, depth: int = DEPTH
+    extents: Sequence[Any], innermost: Any, gpu: Gpu, depth: int = DEPTH, bits: int = 16
 ) -> tuple[BlockTile, int] | None:
     """The tile for batch, rows, columns and depth `extents`, and the number of parts that k is divided into.
 
     None if there are too few rows or columns. `innermost`: extent of the last of the axes that k stands for.
-    `depth`: elements of k in a step. A dynamic size counts as large; a sum over a dynamic depth has one part.
-    Of tiles and parts that take as long by the model, the largest tile and the fewest parts are taken.
+    `depth`: elements of k in a step; `bits`: of an operand. A dynamic size counts as large; a sum over a
+    dynamic depth has one part. Of tiles and parts that take as long by the model, the largest tile and the
+    fewest parts are taken.
     """
     batch, i, j = _known(extents)
     if min(i, j) < LEAST:
@@ -63,9 +98,8 @@ def tile_and_parts(
         tile, parts = choice
         rows, columns, _ = tile.sizes
         blocks = batch * ceil_div(i, rows) * ceil_div(j, columns) * parts
-        together = max(1.0, _SHARE * ceil_div(blocks, multiprocessors))
         second = _SECOND + 4 * parts * batch * i * j / _READ if parts > 1 else 0
-        return ceil_div(steps, parts) * _STEP[rows * columns] * together + second
+        return gpu.cycles(tile, blocks, ceil_div(steps, parts), bits) + second
 
     tiles = reversed(_fitting(i, j, depth))
     possible = _divisors(extents[3], innermost, depth)
@@ -99,14 +133,14 @@ def _all(
 
 @dataclass
 class ProductTiles:
-    """Chooses tiles for a GPU with `multiprocessors`: the measured tile of a product, else tile_and_parts'.
+    """Chooses tiles for a GPU: the measured tile of a product, else tile_and_parts'.
 
     `measured`: by the key of a product, its fastest tile: rows, columns, depth and number of parts. `rank`: a
     product without a measured tile gets the candidate at this place, the first of which is tile_and_parts',
     so that a tuner can measure one after the other. `chosen`: by key, the tiles chosen so far.
     """
 
-    multiprocessors: int
+    gpu: Gpu
     measured: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     rank: int = 0
     chosen: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -115,11 +149,12 @@ class ProductTiles:
         self, dtype: str, extents: Sequence[Any], innermost: Any, depth: int
     ) -> tuple[BlockTile, int] | None:
         """Tile and parts as tile_and_parts; None also if no tile has `rank`. `dtype`: of the operands."""
-        ruled = tile_and_parts(extents, innermost, self.multiprocessors, depth)
+        bits = int(tvm.DataType(dtype).bits)
+        ruled = tile_and_parts(extents, innermost, self.gpu, depth, bits)
         if ruled is None:
             return None
         key = f"{dtype} {'x'.join('n' if is_dynamic(size) else str(int(size)) for size in extents)}"
-        order = list(dict.fromkeys([ruled, *_all(extents, innermost, 2 * self.multiprocessors, depth)]))
+        order = list(dict.fromkeys([ruled, *_all(extents, innermost, 2 * self.gpu.multiprocessors, depth)]))
         measured = self.measured.get(key)
         chosen = next((one for one in order if _numbers(*one) == measured), None)
         if chosen is None:

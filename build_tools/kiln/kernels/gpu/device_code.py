@@ -10,7 +10,8 @@ _INSTRUCTIONS = "matrix_instructions.cuh"
 # Which files a call needs, the first before the second.
 _FILES = {"kiln_scores<": "attention.cuh", "kiln_wmma::": "fragments.cuh"}
 _KERNEL = 'extern "C" __global__ '
-_BRAIN_FRAGMENT = re.compile(r"wmma::matrix_[ab], 16, 16, 16, nv_bfloat16\b")
+_FRAGMENT = re.compile(r"(wmma::matrix_[ab], 16, 16, 16, )(half|nv_bfloat16)\b")
+_TYPES = {"half": "kiln_f16", "nv_bfloat16": "kiln_bf16"}
 
 
 @cache
@@ -24,7 +25,7 @@ def files_of(source: str) -> list[str]:
 
 
 def with_device_code(source: str) -> str:
-    """CUDA C as TVM writes it, with the functions that its kernels call, and own fragments of bfloat16."""
+    """CUDA C as TVM writes it, with the functions that its kernels call, and own fragments of 16 bits."""
     begin, *kernels = source.split(_KERNEL)
     source = _KERNEL.join([begin, *map(_own_fragments, kernels)])
     files = files_of(source)
@@ -35,5 +36,8 @@ def with_device_code(source: str) -> str:
 
 
 def _own_fragments(kernel: str) -> str:
-    """A kernel with fragments.cuh in place of nvcuda::wmma if it multiplies bfloat16."""
-    return kernel.replace("nvcuda::wmma::", "kiln_wmma::") if _BRAIN_FRAGMENT.search(kernel) else kernel
+    """A kernel with fragments.cuh in place of nvcuda::wmma if it multiplies numbers of 16 bits."""
+    if not _FRAGMENT.search(kernel):
+        return kernel
+    kernel = _FRAGMENT.sub(lambda match: match[1] + _TYPES[match[2]], kernel)
+    return kernel.replace("nvcuda::wmma::", "kiln_wmma::")

@@ -27,7 +27,7 @@ from tvm.s_tir import dlight
 from kiln.callbacks import prim_func_pass, structural_walk
 from kiln.config.target import Cuda
 from kiln.kernels.gpu import attention, serial_loops
-from kiln.kernels.gpu.block_tile import ProductTiles
+from kiln.kernels.gpu.block_tile import Gpu, ProductTiles
 from kiln.kernels.gpu.global_loads import in_stages, without_branches
 from kiln.kernels.gpu.reductions import Careful, Finished, SharedReduction, Spread, with_finite_identities
 from kiln.kernels.gpu.tensor_cores import TensorProduct
@@ -181,7 +181,7 @@ def lower(
     named = func.with_attr("global_symbol", "kernel").with_attr("dlight.do_not_tensorize", True)
     named = without_unit_reductions(serial_loops.mapped(named))
     identities = with_finite_identities(_short(named))
-    tensor = TensorProduct(tiles or ProductTiles(multiprocessors))
+    tensor = TensorProduct(tiles or ProductTiles(Gpu(multiprocessors)))
     plain = Careful(Finished(multiprocessors)), Spread(multiprocessors)
     scheduled = None
     if _longest_sum(func) >= _LONG_SUM or _has_few_lines(func, multiprocessors):

@@ -1,6 +1,6 @@
-// fragments.cuh: what kernels use of nvcuda::wmma, for bfloat16, whose fragments nvcc loads from
-// shared memory number by number. Here they are loaded by ldmatrix, as nvcc does for float16. The
-// sums of 16 by 16 elements are two results of mma.m16n8k16, side by side.
+// fragments.cuh: what kernels use of nvcuda::wmma, for operands of 16 bits. nvcc loads those of
+// bfloat16 number by number; here all are loaded by ldmatrix. T is kiln_f16 or kiln_bf16. The sums
+// of 16 by 16 elements are two results of mma.m16n8k16, side by side.
 namespace kiln_wmma {
 struct matrix_a {};
 struct matrix_b {};
@@ -20,23 +20,26 @@ template <> struct fragment<accumulator, 16, 16, 16, float> {
     float x[8]; // of columns 0 to 7, then 8 to 15
 };
 
-template <class T>
+template <class T, class Element>
 static __device__ __forceinline__ void
-load_matrix_sync(fragment<matrix_a, 16, 16, 16, T, row_major> &to, const T *from, unsigned pitch) {
+load_matrix_sync(fragment<matrix_a, 16, 16, 16, T, row_major> &to, const Element *from,
+                 unsigned pitch) {
     const unsigned lane = threadIdx.x % 32;
     kiln_matrices(to.x, from + lane % 16 * pitch + lane / 16 * 8);
 }
 // Rows are those of the depth.
-template <class T>
+template <class T, class Element>
 static __device__ __forceinline__ void
-load_matrix_sync(fragment<matrix_b, 16, 16, 16, T, row_major> &to, const T *from, unsigned pitch) {
+load_matrix_sync(fragment<matrix_b, 16, 16, 16, T, row_major> &to, const Element *from,
+                 unsigned pitch) {
     const unsigned lane = threadIdx.x % 32;
     kiln_transposed(to.x, from + lane % 16 * pitch + lane / 16 * 8);
 }
 // Rows are columns of the product.
-template <class T>
+template <class T, class Element>
 static __device__ __forceinline__ void
-load_matrix_sync(fragment<matrix_b, 16, 16, 16, T, col_major> &to, const T *from, unsigned pitch) {
+load_matrix_sync(fragment<matrix_b, 16, 16, 16, T, col_major> &to, const Element *from,
+                 unsigned pitch) {
     const unsigned lane = threadIdx.x % 32;
     kiln_matrices(to.x, from + (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8);
 }
@@ -54,9 +57,8 @@ mma_sync(fragment<accumulator, 16, 16, 16, float> &to,
          const fragment<matrix_a, 16, 16, 16, T, row_major> &a,
          const fragment<matrix_b, 16, 16, 16, T, Layout> &b,
          const fragment<accumulator, 16, 16, 16, float> &) {
-    static_assert(sizeof(T) == 2, "bfloat16");
-    kiln_bf16::multiply(to.x, a.x, b.x);
-    kiln_bf16::multiply(to.x + 4, a.x, b.x + 2);
+    T::multiply(to.x, a.x, b.x);
+    T::multiply(to.x + 4, a.x, b.x + 2);
 }
 
 static __device__ __forceinline__ void

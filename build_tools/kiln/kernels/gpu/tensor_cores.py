@@ -36,7 +36,7 @@ from tvm.ir import Call, TensorLoad
 from tvm.s_tir.dlight.gpu.matmul import get_index_map
 from tvm.tirx.analysis import undefined_vars
 
-from kiln.kernels.gpu.block_tile import SHARED_BYTES, BlockTile, ProductTiles
+from kiln.kernels.gpu.block_tile import PLACES, SHARED_BYTES, BlockTile, ProductTiles
 from kiln.kernels.gpu.fragment_form import BRAIN, HALF, INTEGERS, TF32, FragmentForm, OperandSlice
 from kiln.kernels.gpu.wmma import EDGE, intrinsics, sum_type
 from kiln.tir.symbols import is_dynamic
@@ -44,7 +44,6 @@ from kiln.tir.symbols import is_dynamic
 _WARP = 32
 _THREADS = 128  # of a block that adds parts of sums
 _LANES = 4  # elements that a thread loads or stores at once, where it cannot be more
-_STAGES = 3  # most places in shared memory for slices of the operands
 ROUNDED = "tirx.kiln_tf32"  # the operator that rounds to tf32, see kiln.kernels.gpu.tf32
 
 
@@ -258,7 +257,7 @@ def _in_stages(schedule: Any, k_step: Any, slices: int) -> None:
     number of steps is left as it is. `slices`: bytes of the slices of both operands in a step.
     """
     steps = schedule.get(k_step).extent
-    places = min(_STAGES, SHARED_BYTES // slices)
+    places = min(PLACES, SHARED_BYTES // slices)
     if is_dynamic(steps) or min(int(steps), places) < 2:
         return
     schedule.annotate(k_step, "software_pipeline_stage", [0, 0, min(int(steps), places) - 1])

@@ -12,7 +12,7 @@ from kiln.byoc.gpu_choices import OWN
 from kiln.byoc.match import Match
 from kiln.config import Target
 from kiln.config.slice_records import LowerConfig
-from kiln.kernels.gpu.block_tile import ProductTiles
+from kiln.kernels.gpu.block_tile import Gpu, ProductTiles
 from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.steps import Steps
 from kiln.tune.subgraphs import BETWEEN, Subgraph, passes_for, subgraphs_of
@@ -95,7 +95,7 @@ def _kiln_candidates(
     """The candidates of Kiln's own kernels: one for each tile, if tensor cores compute one product."""
     assert target.cuda is not None
     for rank in range(RANKS):
-        tiles = ProductTiles(target.cuda.multiprocessors, rank=rank)
+        tiles = ProductTiles(Gpu.of(target.cuda), rank=rank)
         name = f"{stem}_{OWN}{rank or ''}"
         steps = lower(
             subgraph.module, Lowering(name, target, threads, precision=precision, product_tiles=tiles)
