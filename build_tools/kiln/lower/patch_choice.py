@@ -55,13 +55,14 @@ class _Event:
 
 
 def ram_limit(target: Target, budgets: Iterable[int | None]) -> int | None:
-    """The least limit of RAM: of the budgets, and the regions for variables and test programs."""
+    """The least limit of RAM, variables included: of the budgets, and of the regions that hold the arena."""
     limits = [limit for limit in (*budgets, target.budget.ram_bytes) if limit is not None]
     if target.memory is not None:
-        arenas = regions_of(target.memory, "arena")
-        held = [region_of(target.memory, "data"), region_of(target.memory, "heap")]
-        rooms = {region.name: region.room for region in arenas or held}
-        limits.append(sum(rooms.values()) + (_STATIC if arenas else 0))  # variables are in another region
+        heap, arenas = region_of(target.memory, "heap"), regions_of(target.memory, "arena")
+        room = sum(region.room for region in arenas or [heap])
+        # Variables are in another region, or in what `reserve` leaves free.
+        apart = bool(arenas) or heap is not region_of(target.memory, "data")
+        limits.append(room + (_STATIC if apart else 0))
     return min(limits, default=None)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kiln.config import Target
-from kiln.config.memory import Holds, region_of, regions_of
+from kiln.config.memory import Holds, Region, region_of, regions_of
 from kiln.emit.size_schema import SizeFile
 from kiln.errors import KilnError
 from kiln.plan.schema import Plan
@@ -57,12 +57,17 @@ def of_memory(target: Target) -> dict[str, dict[str, int]]:
     """The limits that follow from the target's regions of memory, as an entry of `check`'s budgets."""
     if target.memory is None:
         return {}
-    flash = {region_of(target.memory, kind).name: region_of(target.memory, kind).bytes for kind in _FLASH}
-    ram = {region_of(target.memory, kind).name: region_of(target.memory, kind).bytes for kind in _RAM}
-    flash |= {region.name: region.bytes for region in regions_of(target.memory, "parameters")}
-    ram |= {region.name: region.bytes for region in regions_of(target.memory, "arena")}
-    limits = {"flash_bytes": sum(flash.values()), "ram_bytes": sum(ram.values())}
+    limits = {f"{kind}_bytes": sum(_regions(target, kind).values()) for kind in ("flash", "ram")}
     return {f"the memory of target {target.name}": limits}
+
+
+def _regions(target: Target, kind: Kind) -> dict[str, int]:
+    """Bytes of each region that holds something of the kind."""
+    if target.memory is None:
+        return {}
+    held, split = (_FLASH, "parameters") if kind == "flash" else (_RAM, "arena")
+    regions = [region_of(target.memory, content) for content in held]
+    return {region.name: region.bytes for region in (*regions, *regions_of(target.memory, split))}
 
 
 def check(figures: SizeFile, budgets: Mapping[str, Mapping[str, Any]]) -> list[Line]:
@@ -87,36 +92,42 @@ def check(figures: SizeFile, budgets: Mapping[str, Mapping[str, Any]]) -> list[L
 
 
 def of_regions(figures: SizeFile, plan: Plan, target: Target) -> list[Line]:
-    """A Line for each region of the target, where the arena or the parameters are split over regions.
+    """A Line for each region of the target that the model uses, where flash or RAM has several regions.
 
     What a region holds of the model: parts of arena and parameters, and, of a linked program, its code or
-    variables.
+    variables. A region of RAM cannot lend bytes to another, so the sums of `of_memory` are not enough.
     """
-    if not plan.regions and not plan.params.parts:
-        return []
-    linked = figures.linked
-    flash = {
-        stored_part.name: stored_part.bytes + _HEADER
-        for stored_part in plan.params.parts
-        if stored_part.bytes
-    }
-    ram = {region.name: region.bytes for region in plan.regions}
     lines = []
     for region in target.memory or ():
-        more = 0
-        if linked is not None and "code" in region.holds:
-            embedded = 0 if plan.params.storage == "file" else plan.params.bytes
-            more += max(0, linked.flash_bytes - embedded)
-            more += 0 if plan.params.parts else embedded
-        if linked is not None and "data" in region.holds:
-            more += linked.ram_bytes + figures.state_bytes
-        used = flash.get(region.name, 0) + ram.get(region.name, 0) + more
+        kind: Kind = "flash" if set(region.holds) & set(_FLASH) else "ram"
+        used = _of_region(region, figures, plan, target)
         if used:
-            kind: Kind = "flash" if set(region.holds) & {"code", "parameters"} else "ram"
-            lines.append(
-                Line(f"region {region.name} of target {target.name}", kind, region.bytes, used, bool(linked))
-            )
-    return lines
+            owner = f"region {region.name} of target {target.name}"
+            lines.append(Line(owner, kind, region.bytes, used, figures.linked is not None))
+    regions = {kind: _regions(target, kind) for kind in ("flash", "ram")}
+    return [line for line in lines if len(regions[line.kind]) > 1]
+
+
+def _of_region(region: Region, figures: SizeFile, plan: Plan, target: Target) -> int:
+    """Bytes of the model that are in the region: parameters, arena, code, variables and state."""
+    linked, embedded = figures.linked, 0 if plan.params.storage == "file" else plan.params.bytes
+    parts = {part.name: part.bytes + _HEADER for part in plan.params.parts if part.bytes}
+    arenas = {placed.name: placed.bytes for placed in plan.regions}
+    if not plan.params.parts and embedded:
+        with_code = "code" in _held(target, "parameters").holds
+        parts = {_held(target, "parameters").name: embedded + (0 if with_code else _HEADER)}
+    if not plan.regions:
+        arenas = {_held(target, "heap").name: max(bucket.arena_bytes for bucket in figures.buckets)}
+    used = parts.get(region.name, 0) + arenas.get(region.name, 0)
+    if linked is not None and "code" in region.holds:
+        used += max(0, linked.flash_bytes - embedded)
+    if linked is not None and "data" in region.holds:
+        used += linked.ram_bytes + figures.state_bytes
+    return used
+
+
+def _held(target: Target, kind: Holds) -> Region:
+    return region_of(target.memory or (), kind)
 
 
 def contributors(kind: str, figures: SizeFile, plan: Plan) -> list[tuple[str, int]]:

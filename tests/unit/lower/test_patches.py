@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from kiln.lower.patch_choice import in_patches
+from kiln.config import load_target
+from kiln.config.memory import Region
+from kiln.lower.patch_choice import in_patches, ram_limit
 from kiln.lower.patches import Need, bands, divided, macs_of, regions, rule_of
 from relaxed import Array, const, module, operators, run_by_tvm
 from tvm import relax
@@ -168,3 +170,23 @@ def test_dynamic_sizes_are_counted_at_their_greatest(greatest: int, divides: boo
     dims = {"rows": {"dim": "rows", "divide": 1, "min": 1, "max": greatest}}
     mod["main"] = mod["main"].with_attr("kiln.dims", json.dumps(dims))
     assert (in_patches(mod, 40_000)[1] is not None) == divides
+
+
+@pytest.mark.parametrize(
+    ("holds", "limit"),
+    [
+        ([["code"], ["data", "heap"]], 2000),
+        ([["code"], ["data"], ["heap"]], 3000 + 512),  # 512: variables, which are in another region
+        ([["code"], ["data"], ["arena"], ["heap"]], 3000 + 512),
+        ([["code"], ["data", "arena"], ["arena"], ["heap"]], 2000 + 3000 + 512),
+    ],
+)
+def test_the_arena_has_the_regions_that_hold_it(holds: list[list[str]], limit: int) -> None:
+    """Bytes of the regions: 1000, 2000 and so on."""
+    memory = [
+        Region(name=f"r{number}", origin=number << 20, bytes=1000 * (number + 1), holds=kinds)  # type: ignore[arg-type]
+        for number, kinds in enumerate(holds)
+    ]
+    target = load_target("cortex_m4").model_copy(update={"memory": memory})
+    assert ram_limit(target, [None]) == limit
+    assert ram_limit(target, [700, None]) == 700

@@ -133,7 +133,37 @@ def test_regions_hold_parts_of_arena_and_parameters_and_the_program(
         f"region {name} of target cortex_m4": ("ram" if name in ("fast", "ram") else "flash", size, linked)
         for name, size in used.items()
     }
-    assert of_regions(figures, plan(), target) == []
+
+
+@pytest.mark.parametrize(
+    ("regions", "used"),
+    [
+        ({"flash": ["code", "parameters"], "ram": ["data", "heap"]}, {}),
+        # parameters in a region of their own have a header of 128 bytes there
+        ({"flash": ["code"], "qspi": ["parameters"], "ram": ["data"]}, {"flash": 1000 - 640, "qspi": 768}),
+        ({"flash": ["code"], "ram": ["data"], "psram": ["heap"]}, {"ram": 40 + 24, "psram": 256}),
+        ({"flash": ["code"], "ram": ["data"], "dtcm": ["arena"]}, {"ram": 40 + 24, "dtcm": 256}),
+    ],
+)
+def test_each_of_several_regions_has_a_limit_of_its_own(
+    regions: dict[str, list[str]], used: dict[str, int]
+) -> None:
+    """One arena, not split over regions, in the one that holds it."""
+    memory = [
+        Region(name=name, origin=number << 20, bytes=512, holds=holds)  # type: ignore[arg-type]
+        for number, (name, holds) in enumerate(regions.items())
+    ]
+    target = load_target("cortex_m4").model_copy(update={"memory": memory})
+    linked = {**LINKED, "flash_bytes": 1000, "ram_bytes": 40}
+    figures = size_file((256,), linked, params={"bytes": 640, "storage": "embedded"})
+    placed = plan()
+    if "dtcm" in regions:
+        placed = placed.model_copy(update={"regions": [PlacedRegion(name="dtcm", bytes=256, section="")]})
+    lines = of_regions(figures.model_copy(update={"state_bytes": 24}), placed, target)
+    assert {line.owner: line.used for line in lines} == {
+        f"region {name} of target cortex_m4": size for name, size in used.items()
+    }
+    assert {line.owner.split()[1] for line in lines if line.excess > 0} == {"qspi"} & set(used)
 
 
 def test_a_budget_that_is_kept(tmp_path: Path) -> None:
