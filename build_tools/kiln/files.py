@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,24 +54,38 @@ def atomic_write(path: str | os.PathLike[str], data: bytes | str, *, sync: bool 
     `sync`: also when the machine crashes, which takes milliseconds. Raises KilnError naming the file if the
     disk is full or the folder cannot be written.
     """
-    path = Path(path)
-    payload = data.encode() if isinstance(data, str) else data
-    temporary: str | None = None
+    write_together({Path(path): data}, sync=sync)
+
+
+def write_together(contents: Mapping[Path, bytes | str], *, sync: bool = True) -> None:
+    """Write files that belong together, each as `atomic_write` does: all of them, or on a full disk none.
+
+    The files get their names, in the order of `contents`, once all of them are written.
+    """
+    payloads = {path: data.encode() if isinstance(data, str) else data for path, data in contents.items()}
+    temporaries: dict[Path, str] = {}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(payload)
-            if sync:
-                stream.flush()
-                os.fsync(stream.fileno())
-        set_mode(temporary)
-        os.replace(temporary, path)
+        for path, payload in payloads.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporaries[path] = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(payload)
+                if sync:
+                    stream.flush()
+                    os.fsync(stream.fileno())
+            set_mode(temporaries[path])
+        for path in contents:
+            os.replace(temporaries[path], path)
     except OSError as error:
-        if temporary is not None:
+        for temporary in temporaries.values():
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-        raise KilnError(f"{path}: cannot write {len(payload)} bytes: {error.strerror}") from error
+        raise KilnError(f"{path}: cannot write {len(payloads[path])} bytes: {error.strerror}") from error
+
+
+def json_text(value: Any) -> str:
+    """`value` as JSON with sorted keys, so that equal values give equal bytes."""
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def make_build_folder(path: str | os.PathLike[str]) -> None:
@@ -86,8 +100,8 @@ def make_build_folder(path: str | os.PathLike[str]) -> None:
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write `value` as JSON with sorted keys, so that equal values give equal bytes."""
-    atomic_write(path, json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    """Write `value` to a file as `json_text` has it."""
+    atomic_write(path, json_text(value))
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

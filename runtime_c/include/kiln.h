@@ -497,7 +497,7 @@ struct kiln_pool {
     uint64_t opaque[192];
 };
 
-/* Start a pool of `threads` threads, the caller's own among them; 0: one for each processor.
+/* Start a pool of `threads` threads, the caller's own among them; 0 or less: one for each
  * Sessions may share it: while one uses it, the others work in their own thread. The memory may
  * hold anything but an open pool, whose threads would be lost. On an error the pool is closed. */
 kiln_status kiln_pool_open(kiln_pool *pool, int32_t threads);

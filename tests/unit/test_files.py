@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kiln import files
 from kiln.errors import KilnError
-from kiln.files import atomic_dir, atomic_write
+from kiln.files import atomic_dir, atomic_write, write_together
 
 
 @pytest.mark.parametrize(("shared", "left"), [(False, "second"), (True, "first")])
@@ -49,6 +49,15 @@ def test_a_copy_that_fails_is_one_short_line(tmp_path: Path) -> None:
     with failure, atomic_dir(tmp_path / "bundle"):
         raise shutil.Error(errors)
     assert not list(tmp_path.iterdir())
+
+
+def test_files_that_belong_together_are_written_or_left(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("before")
+    with pytest.raises(KilnError, match=r"old/new: cannot write 6 bytes: "):
+        write_together({tmp_path / "first": b"1", tmp_path / "old": "2", tmp_path / "old" / "new": "3 äö"})
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("old", "before")]
+    write_together({tmp_path / "first": b"1", tmp_path / "old": "2"})
+    assert sorted(path.read_text() for path in tmp_path.iterdir()) == ["1", "2"]
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])

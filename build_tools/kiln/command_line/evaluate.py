@@ -19,7 +19,7 @@ from kiln.command_line.model_files import graph_file, traced_by_build
 from kiln.command_line.outputs import save_npz, writable
 from kiln.command_line.quantise.search import snr_db
 from kiln.command_line.running import Destination, running
-from kiln.command_line.samples import SamplePort, Samples, check_labels, samples_from_images, samples_from_npz
+from kiln.command_line.samples import SamplePort, Samples, check_labels, samples_from_file
 from kiln.config import Model, load_model
 from kiln.config.interface import Interface, StateRecord
 from kiln.config.records import read
@@ -85,7 +85,7 @@ def evaluate(
     built = build(name, destination.named, **options)
     model, folder = traced_by_build(model), built.folder
     manifest = read_manifest(folder)
-    samples = _read_samples(model, data, [_sample_port(entry) for entry in manifest["inputs"]])
+    samples = samples_from_file(data, model, [_sample_port(entry) for entry in manifest["inputs"]])
     names = [entry["name"] for entry in manifest["inputs"]]
     inputs = [[run[name] for name in names] for run in samples.runs]
     with running(folder, destination) as bundle:
@@ -125,12 +125,6 @@ def _reference_outputs(
         if states:
             reference = SequenceReference(reference, states)
         return samples.outputs(reference, names, range(len(samples.runs)))
-
-
-def _read_samples(model: Model, data: Path, ports: Sequence[SamplePort]) -> Samples:
-    if data.suffix.lower() == ".npz":
-        return samples_from_npz(data, ports)
-    return samples_from_images(data, model, ports)
 
 
 def _sample_port(entry: ManifestPort) -> SamplePort:

@@ -1,4 +1,4 @@
-"""Calibration samples: arrays from a .npz file, images through the model's `preprocess`, or the golden
+"""Calibration samples: arrays from a .npz or .npy file, images through the model's `preprocess`, or golden
 inputs."""
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from kiln.config import Model
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
 from kiln.golden.reference import CannotRunError, Reference
-from kiln.sources.npy import load_npz
+from kiln.sources.npy import load_npy, load_npz
 
 LABELS = "labels"
+_ARRAYS = (".npz", ".npy")
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 _MOST_DIGITS = 18  # of the number of a class
 _ENOUGH_SAMPLES = 16  # samples below which ranges of activations are hardly known
@@ -71,19 +72,42 @@ class Samples:
         return results
 
 
-def samples_from_npz(path: Path, ports: Sequence[SamplePort]) -> Samples:
-    """Samples from a file with one array for each input.
+def samples_from_file(path: Path, model: Model, ports: Sequence[SamplePort]) -> Samples:
+    """Samples from a .npz or .npy file, a folder of images or a .csv file, by the suffix of `path`."""
+    if is_of_arrays(path):
+        return samples_from_arrays(path, ports)
+    return samples_from_images(path, model, ports)
+
+
+def is_of_arrays(path: Path) -> bool:
+    """Whether the file's name ends like one of arrays."""
+    return path.suffix.lower() in _ARRAYS and not path.is_dir()
+
+
+def load_arrays(path: Path, ports: Sequence[SamplePort]) -> dict[str, Array]:
+    """The arrays of a .npz file by name, or of a .npy file the one array, for the only one of `ports`."""
+    if path.suffix.lower() != ".npy":
+        return load_npz(path)
+    if len(ports) != 1:
+        names = ", ".join(port.name for port in ports)
+        raise KilnError(f"{path}: a .npy file serves one input, the model has {names}; use a .npz file")
+    return {ports[0].name: load_npy(path)}
+
+
+def samples_from_arrays(path: Path, ports: Sequence[SamplePort]) -> Samples:
+    """Samples from a .npz file with one array for each input, or a .npy file with that of the only input.
 
     An array has the shape of the input, or several of them along its first axis: (samples, …) for an input of
     batch 1, or with one more axis in front. An array `labels` that is not an input holds class numbers.
     Raises KilnError for a missing input, another shape or type, NaN or infinity, and different numbers of
     samples.
     """
-    arrays = load_npz(path)
+    arrays = load_arrays(path, ports)
     names = [port.name for port in ports]
     missing = [name for name in names if name not in arrays]
     if missing:
-        raise KilnError(f"{path}: no array '{missing[0]}'; the inputs are {', '.join(names)}")
+        has = f"the file has: {', '.join(arrays)}" if arrays else "the file has no arrays"
+        raise KilnError(f"{path}: no array '{missing[0]}', which is an input of the model; {has}")
     labels = arrays.pop(LABELS, None) if LABELS not in names else None
     unknown = sorted(set(arrays) - set(names))
     if unknown:
@@ -115,7 +139,10 @@ def check_labels(samples: Samples, scores: int) -> None:
 def _split(path: Path, port: SamplePort, array: Array) -> list[Array]:
     """The samples in an array of the file `path`. Raises KilnError for a wrong type, shape or value."""
     if array.dtype != port.dtype:
-        raise KilnError(f"{path}: '{port.name}' is {array.dtype}, the model's input is {port.dtype}")
+        raise KilnError(
+            f"{path}: '{port.name}' is {array.dtype}, the model's input is {port.dtype}; "
+            f"convert it with .astype('{port.dtype}')"
+        )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise KilnError(f"{path}: '{port.name}' has NaN or infinite values")
     rank, batch = len(port.shape), port.shape[0] if port.shape else None
@@ -129,10 +156,11 @@ def _split(path: Path, port: SamplePort, array: Array) -> list[Array]:
             )
         samples = [array[start : start + size] for start in range(0, array.shape[0], size)]
     else:
-        shape = ", ".join("any" if size is None else str(size) for size in port.shape)
-        raise KilnError(
-            f"{path}: '{port.name}' has the shape {list(array.shape)}, allowed is [samples, …] of [{shape}]"
-        )
+        sizes = ["any" if size is None else str(size) for size in port.shape]
+        rows = "samples" if batch in (None, 1) else f"samples * {batch}"
+        allowed = [["samples", *sizes], *([[rows, *sizes[1:]]] if rank else [])]
+        shapes = " or ".join(f"[{', '.join(shape)}]" for shape in allowed)
+        raise KilnError(f"{path}: '{port.name}' has the shape {list(array.shape)}, allowed: {shapes}")
     if not samples:
         raise KilnError(f"{path}: '{port.name}' has no sample")
     return samples
@@ -157,8 +185,8 @@ def samples_from_images(path: Path, model: Model, ports: Sequence[SamplePort]) -
         raise KilnError(f"{path}: no such file or folder")
     if not path.is_dir() and path.suffix.lower() != ".csv":
         raise KilnError(
-            f"{path}: allowed: a .npz file with an array for each input, a folder of images, or a .csv file "
-            "with the columns image and class"
+            f"{path}: allowed: a .npz file with an array for each input, a .npy file for the only input, a "
+            "folder of images, or a .csv file with the columns image and class"
         )
     if model.preprocess is None:
         raise KilnError(f"model '{model.name}': images need the section 'preprocess' in its YAML file")

@@ -37,7 +37,11 @@ def load_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
         with zipfile.ZipFile(path) as archive:
             return {name.removesuffix(".npy"): _member(archive, name) for name in archive.namelist()}
     except zipfile.BadZipFile:
+        with path.open("rb") as file:
+            alone = file.read(6) == b"\x93NUMPY"
         reason = "it is not an archive of numpy.savez, or damaged"
+        if alone:
+            reason = "it is one array of numpy.save; numpy.savez(file, NAME=array) names its input"
     except OSError as error:
         raise KilnError(f"{path}: cannot read: {error.strerror or error}") from error
     except ValueError as error:

@@ -11,9 +11,10 @@ import pytest
 import yaml
 from kiln.command_line.quantise.calibration import calibration_samples
 from kiln.command_line.quantise.run import quantise
-from kiln.command_line.samples import SamplePort
+from kiln.command_line.samples import SamplePort, samples_from_file
 from kiln.config import load_model
 from kiln.errors import KilnError
+from kiln.sources.npy import load_npz
 
 Array = np.ndarray[Any, Any]
 # h' = tanh(x w + h u): the range of the state follows from the steps before.
@@ -115,3 +116,29 @@ def test_masks_are_ones(tmp_path: Path) -> None:
         config, None, [SamplePort("x", np.dtype("float32"), (1, 4))], lambda given: given
     )
     assert all(one["x"].min() == 1 for one in drawn.runs)
+
+
+def test_a_npy_file_has_the_samples_of_the_only_input(tmp_path: Path) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.save(tmp_path / "x.npy", x)
+    model, ports = load_model(str(cell(tmp_path))), [SamplePort("x", np.dtype("float32"), (1, 4))]
+    runs = samples_from_file(tmp_path / "x.npy", model, ports).runs
+    assert [run["x"].tolist() for run in runs] == [[row] for row in x.tolist()]
+    shapes = r"'x' has the shape \[3, 4\], allowed: \[samples, 1, 5\] or \[samples, 5\]$"
+    with pytest.raises(KilnError, match=shapes):
+        samples_from_file(tmp_path / "x.npy", model, [SamplePort("x", np.dtype("float32"), (1, 5))])
+    with pytest.raises(KilnError, match=r"serves one input, the model has x, h; use a .npz file"):
+        samples_from_file(tmp_path / "x.npy", model, [*ports, SamplePort("h", np.dtype("float32"), (1, 4))])
+    with pytest.raises(KilnError, match=r"x\.npy: .* one array of numpy\.save; numpy\.savez"):
+        load_npz(tmp_path / "x.npy")
+    # The state comes from the runs before, so x is the only input that the data contain.
+    assert [run["h"][0, 0] for run in samples(cell(tmp_path), tmp_path / "x.npy")[0]] == [0.25, 1.25, 2.25]
+
+
+def test_a_file_that_cannot_be_written_leaves_none(tmp_path: Path) -> None:
+    net = cell(tmp_path)
+    (tmp_path / "out.json").mkdir()
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(KilnError, match=r"out\.json: cannot write "):
+        quantise(str(net), None, tmp_path / "out.onnx")
+    assert sorted(tmp_path.iterdir()) == before

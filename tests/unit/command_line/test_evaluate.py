@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from kiln.command_line import __main__ as command_line
 from kiln.command_line.evaluate import Accuracy, Disagreement, _figures, _named_outputs, as_json, show
-from kiln.command_line.samples import SamplePort, Samples, samples_from_images
+from kiln.command_line.samples import SamplePort, Samples, samples_from_file, samples_from_images
 from kiln.config import load_model
 from kiln.errors import KilnError
 from PIL import Image
@@ -122,8 +122,8 @@ def test_wrong_arguments(words: str, message: str, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("model", ["resnet", "silero_vad"])  # with `preprocess` and without
 def test_data_of_another_kind(model: str, tmp_path: Path) -> None:
     """A file that holds no samples is not told as images of a model that accepts none."""
-    np.save(tmp_path / "x.npy", np.zeros(3))
-    with pytest.raises(KilnError, match=r"x\.npy: allowed: a \.npz file .*, a folder of images, or a \.csv"):
-        samples_from_images(tmp_path / "x.npy", load_model(model), PORTS)
+    (tmp_path / "x.txt").write_text("0 0 0")
+    with pytest.raises(KilnError, match=r"x\.txt: allowed: a \.npz file .*, a folder of images, or a \.csv"):
+        samples_from_file(tmp_path / "x.txt", load_model(model), PORTS)
     with pytest.raises(KilnError, match=r"gone: no such file or folder$"):
-        samples_from_images(tmp_path / "gone", load_model(model), PORTS)
+        samples_from_file(tmp_path / "gone", load_model(model), PORTS)

@@ -197,12 +197,9 @@ def test_data_without_elements_of_an_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"z": np.zeros((1, 3, 8, 8), np.float32)}, "no array 'x'; the inputs are x"),
-        ({"x": np.zeros((1, 3, 8, 8))}, "'x' is float64, the model's input is float32"),
-        (
-            {"x": np.zeros((1, 3, 9, 8), np.float32)},
-            "'x' has the shape [1, 3, 9, 8], allowed is [samples, …] of",
-        ),
+        ({"z": np.zeros((1, 3, 8, 8), np.float32)}, "no array 'x', which is an input of the model; the file"),
+        ({"x": np.zeros((1, 3, 8, 8))}, "float64, the model's input is float32; convert it with .astype("),
+        ({"x": np.zeros((1, 3, 9, 8), np.float32)}, "'x' has the shape [1, 3, 9, 8], allowed: [samples, "),
         ({"x": np.zeros((0, 3, 8, 8), np.float32)}, "'x' has no sample"),
         ({"x": np.full((1, 3, 8, 8), np.nan, np.float32)}, "'x' has NaN or infinite values"),
         (

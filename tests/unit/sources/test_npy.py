@@ -47,7 +47,7 @@ X = npy(np.arange(8.0))
     [
         (lambda: b"", "it is not an archive of numpy.savez, or damaged"),
         (lambda: b"no archive", "it is not an archive of numpy.savez, or damaged"),
-        (lambda: X, "it is not an archive of numpy.savez, or damaged"),
+        (lambda: X, "it is one array of numpy.save; numpy.savez(file, NAME=array) names its input"),
         (lambda: b"PK\x03\x04" + bytes(40), "it is not an archive of numpy.savez, or damaged"),
         (lambda: archive(**{"x.npy": X})[:-30], "it is not an archive of numpy.savez, or damaged"),
         (lambda: archive(**{"x.npy": X[:-8]}), "array 'x' is damaged: EOF"),

@@ -29,7 +29,7 @@ from kiln.command_line.running import Destination
 from kiln.config import Model, load_model
 from kiln.device.bundle import open_bundle
 from kiln.errors import KilnError
-from kiln.files import atomic_write
+from kiln.files import write_together
 from kiln.frontend.onnx.order import reads
 from kiln.frontend.onnx.value_types import with_value_types
 from kiln.scratch import scratch_folder
@@ -178,9 +178,10 @@ def reduce_model(
         trial = Path(folder, f"{out.stem}.onnx")
         reduced, trials = _reduce_to_part(parts, name, _Trials(model, destination, options), inputs, trial)
         inputs_file = None if reduced.inputs is None else out.with_suffix(".npz")
+        files: dict[Path, bytes | str] = {}
         if reduced.inputs is not None and inputs_file is not None:
-            atomic_write(inputs_file, reduced.inputs.read_bytes())
-        atomic_write(out, trial.read_bytes())
+            files[inputs_file] = reduced.inputs.read_bytes()
+        write_together({**files, out: trial.read_bytes()})
         return replace(
             reduced, model=Path(trials.configured(out)), inputs=inputs_file,
             failure=reduced.failure.replace(str(trial), str(out)),

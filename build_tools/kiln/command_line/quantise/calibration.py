@@ -39,16 +39,13 @@ def calibration_samples(model: Model, data: Path | None, ports: Sequence[SampleP
     """
     shaped = [replace(port, shape=_shape(model, port)) for port in ports]
     states = {port.name for port in ports if port.name in model.state}
-    if data is not None and (data.is_dir() or data.suffix.lower() == ".csv"):
-        samples = sample_data.samples_from_images(
-            data, model, [port for port in shaped if port.name not in states]
-        )
-    elif data is not None:
-        if states & set(load_npz(data)):
-            return sample_data.samples_from_npz(data, ports)
-        samples = sample_data.samples_from_npz(data, [port for port in ports if port.name not in states])
-    else:
+    if data is None:
         return _golden_samples(model, shaped, states, step)
+    arrays = sample_data.is_of_arrays(data)
+    if arrays and states and data.suffix.lower() == ".npz" and states & set(load_npz(data)):
+        return sample_data.samples_from_arrays(data, ports)
+    stateless = [port for port in (ports if arrays else shaped) if port.name not in states]
+    samples = sample_data.samples_from_file(data, model, stateless)
     return replace(samples, runs=_with_states(model, shaped, samples.runs, step))
 
 

@@ -11,33 +11,26 @@ import yaml
 
 from kiln.config import Model, sizes
 from kiln.config.library import identifier
-from kiln.files import atomic_write
 
 # The file's own keys, the part that the quantised file already is, and limits and types of a float model.
 _LEFT_OUT = ("name", "aliases", "source", "format", "cut", "tolerance", "weights")
 
 
-def write_keys(model: Model, out: Path) -> Path | None:
-    """Write a YAML file next to the quantised model `out`; returns its path, or None if there are no keys to
-    write.
+def keys_for(model: Model, out: Path) -> tuple[Path, str] | None:
+    """The path and the text of a YAML file next to the quantised model `out`; None if there are no keys.
 
     `model` is the float model, whose ranges of sizes, state, special cases and settings hold for the
-    quantised one: inputs and outputs are the same. An existing file is not overwritten, as it may have been
-    edited. Paths of data files are relative to the new file.
+    quantised one: inputs and outputs are the same. Paths of data files are relative to the new file.
     """
     content = model.model_dump(mode="json", exclude_unset=True)
     keys = {key: value for key, value in content.items() if key not in _LEFT_OUT}
-    described = out.with_name(f"{identifier(out.stem)}.yaml")
     if not keys:
         return None
-    if not described.exists():
-        folder = out.parent.resolve()
-        text = yaml.safe_dump(
-            {"source": {"kind": "file", "path": out.name}, **_readable(keys, folder)},
-            sort_keys=False, default_flow_style=None, allow_unicode=True,
-        )  # fmt: skip
-        atomic_write(described, text)
-    return described
+    text = yaml.safe_dump(
+        {"source": {"kind": "file", "path": out.name}, **_readable(keys, out.parent.resolve())},
+        sort_keys=False, default_flow_style=None, allow_unicode=True,
+    )  # fmt: skip
+    return out.with_name(f"{identifier(out.stem)}.yaml"), text
 
 
 def _readable(value: Any, folder: Path) -> Any:

@@ -15,13 +15,13 @@ from kiln.command_line.model_files import graph_of
 from kiln.command_line.outputs import writable
 from kiln.command_line.quantise.calibration import calibration_samples
 from kiln.command_line.quantise.improve import LEAST_TO_SPLIT, Change, QuantiseOptions, improved
-from kiln.command_line.quantise.keys import write_keys
+from kiln.command_line.quantise.keys import keys_for
 from kiln.command_line.quantise.quantiser import Quantiser
 from kiln.command_line.quantise.search import Candidate, Figures, search, sensitivity, snr_db
 from kiln.command_line.samples import Samples, check_labels
 from kiln.config import load_model
 from kiln.errors import KilnError
-from kiln.files import atomic_write, write_json
+from kiln.files import json_text, write_together
 from kiln.golden.reference import open_reference
 from kiln.scratch import scratch_folder
 
@@ -120,13 +120,16 @@ def quantise(
         quantiser.write(folder / "chosen.onnx", without=chosen.kept)
         content = (folder / "chosen.onnx").read_bytes()
         float_bytes = quantiser.prepared.stat().st_size
-    atomic_write(out, content)
+    described = keys_for(model, out)
     result = Quantised(
         out, float_figures, chosen.figures, float_bytes, len(content), chosen.kept,
         len(quantiser.choices()), layers, frontier, samples.warning, steps,
-        len(samples.runs) >= LEAST_TO_SPLIT, write_keys(model, out),
+        len(samples.runs) >= LEAST_TO_SPLIT, None if described is None else described[0],
     )  # fmt: skip
-    write_json(out.with_suffix(".json"), as_json(result))
+    files: dict[Path, bytes | str] = {out.with_suffix(".json"): json_text(as_json(result))}
+    if described is not None and not described[0].exists():  # an existing file may have been edited
+        files |= dict([described])
+    write_together({**files, out: content})
     return result
 
 
