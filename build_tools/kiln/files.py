@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -18,6 +19,9 @@ from kiln.errors import KilnError
 _LEAST_FREE = 1 << 20  # bytes; with fewer, what ended without a reason has most likely met a full disk
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
 def full_disk(folders: Iterable[Path]) -> str | None:
     """The sentence that one of these folders, of those that exist, has hardly any space left, or None."""
     for folder in folders:
@@ -26,6 +30,18 @@ def full_disk(folders: Iterable[Path]) -> str | None:
             if free < _LEAST_FREE:
                 return f"No space left on device? {folder} has {free} bytes left"
     return None
+
+
+def error_text(error: OSError) -> str:
+    """An error of the system as a line: the file, where the error has it, and the reason.
+
+    Where a disk is full, errors of open files name none: then the folder without space is named, of the
+    current one and that of temporary files.
+    """
+    if error.filename:
+        return f"{error.filename}: {error.strerror or error}"
+    full = full_disk([Path.cwd(), Path(tempfile.gettempdir())]) if error.errno in _FULL else None
+    return full or error.strerror or str(error)
 
 
 @functools.cache

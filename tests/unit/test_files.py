@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from kiln import files
 from kiln.errors import KilnError
-from kiln.files import atomic_dir, atomic_write, write_together
+from kiln.files import atomic_dir, atomic_write, error_text, write_together
 
 
 @pytest.mark.parametrize(("shared", "left"), [(False, "second"), (True, "first")])
@@ -58,6 +59,17 @@ def test_files_that_belong_together_are_written_or_left(tmp_path: Path) -> None:
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("old", "before")]
     write_together({tmp_path / "first": b"1", tmp_path / "old": "2"})
     assert sorted(path.read_text() for path in tmp_path.iterdir()) == ["1", "2"]
+
+
+def test_an_error_of_a_full_disk_names_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing to an open file raises an error without a name."""
+    monkeypatch.chdir(tmp_path)
+    assert error_text(OSError(errno.ENOSPC, "No space left", "x.bin")) == "x.bin: No space left"
+    assert error_text(OSError(errno.EIO, "Input/output error")) == "Input/output error"
+    monkeypatch.setattr(files, "_LEAST_FREE", 1 << 62)
+    assert error_text(OSError(errno.ENOSPC, "No space left")).startswith(
+        f"No space left on device? {tmp_path} "
+    )
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])

@@ -19,6 +19,7 @@ from kiln.command_line.arguments import Command, completion, model_of, parse
 from kiln.command_line.checked_output import CheckedOutput, drop_output
 from kiln.config import load_model
 from kiln.errors import INTERRUPTED, KilnError
+from kiln.files import error_text
 from kiln.paths import data_file
 
 
@@ -50,10 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         line = INTERRUPTED
     except OSError as error:
-        subject = f"{error.filename}: " if error.filename else ""
+        text = error_text(error)
         if isinstance(sys.stdout, CheckedOutput) and sys.stdout.has_failed_with(error):
-            subject = "stdout: cannot write: "
-        line = f"kiln: error: {subject}{error.strerror or error}{limits.shell_hint()}"
+            text = f"stdout: cannot write: {error.strerror or error}"
+        line = f"kiln: error: {text}{limits.shell_hint()}"
     except Exception as error:
         name = "kiln" if command.question is None else f"kiln {command.question.command}"
         line = unforeseen.error_line(name, command.question, error)

@@ -65,9 +65,9 @@ def _regions(target: Target, kind: Kind) -> dict[str, int]:
     """Bytes of each region that holds something of the kind."""
     if target.memory is None:
         return {}
-    held, split = (_FLASH, "parameters") if kind == "flash" else (_RAM, "arena")
-    regions = [region_of(target.memory, content) for content in held]
-    return {region.name: region.bytes for region in (*regions, *regions_of(target.memory, split))}
+    regions = [region_of(target.memory, content) for content in (_FLASH if kind == "flash" else _RAM)]
+    regions += regions_of(target.memory, "parameters" if kind == "flash" else "arena")
+    return {region.name: region.bytes for region in regions}
 
 
 def check(figures: SizeFile, budgets: Mapping[str, Mapping[str, Any]]) -> list[Line]:

@@ -31,6 +31,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kiln.errors import KilnError
+from kiln.files import error_text
 from kiln.scons import failure
 
 
@@ -53,7 +54,7 @@ def one_line(method: Callable[..., Any]) -> Callable[..., Any]:
         except KilnError as error:
             line = str(error)
         except OSError as error:  # the build folder cannot be read or written
-            line = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            line = error_text(error)
         except TypeError as error:  # raised by SCons for a file where it needs a folder
             if "found where directory expected" not in str(error):
                 raise

@@ -102,7 +102,7 @@ def write_version(
 
 def _targets(tuf: Any, folder: Path, signer: Any, begin: datetime) -> tuple[Any, int]:
     """The targets of a repository and their version; writes the root of a new one, whose version is 0."""
-    if not folder.exists():
+    if not any(folder.glob("*.json")):  # also after a first `publish` that met a full disk
         new_root = tuf.Root(expires=begin + timedelta(days=ROOT_DAYS), consistent_snapshot=True)
         for role in ROLES:
             new_root.add_key(signer.public_key, role)

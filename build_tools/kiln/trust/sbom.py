@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.errors import KilnError
-from kiln.files import write_json
+from kiln.files import json_text, write_together
 from kiln.manifest import Manifest
 from kiln.sources.cache import file_sha256
 from kiln.trust import FOLDER
@@ -72,8 +72,8 @@ def materials(bundle: Path, manifest: Manifest) -> Iterator[Material]:
 
 def write_sboms(bundle: Path, manifest: Manifest) -> None:
     """Write both bills of materials into the bundle."""
-    write_json(bundle / CYCLONEDX, cyclonedx(bundle, manifest))
-    write_json(bundle / SPDX, spdx(bundle, manifest))
+    lists = {CYCLONEDX: cyclonedx(bundle, manifest), SPDX: spdx(bundle, manifest)}
+    write_together({bundle / name: json_text(content) for name, content in lists.items()})
 
 
 def cyclonedx(bundle: Path, manifest: Manifest) -> dict[str, Any]:

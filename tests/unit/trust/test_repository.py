@@ -86,6 +86,15 @@ def test_releases_come_one_after_the_other(place: Place) -> None:
     assert place.fetch() == 6
 
 
+def test_a_first_publish_that_a_full_disk_ended(place: Place) -> None:
+    """It has made the folder and no file, or a file without its name."""
+    shutil.rmtree(place.repository)
+    (place.repository / "metadata").mkdir(parents=True)
+    (place.repository / "metadata" / ".1.root.json.x1").write_text("{")
+    place.release(6)
+    assert (place.repository / "metadata" / "1.root.json").is_file()
+
+
 def test_an_older_state_of_the_repository(place: Place) -> None:
     shutil.copytree(place.repository, place.folder / "before")
     place.release(6)
