@@ -115,12 +115,20 @@ def _add_left_over(verb: str, parsed: argparse.Namespace, unknown: Sequence[str]
     for word in unknown:
         if word.startswith("-"):
             option, options = word.partition("=")[0], list(command._option_string_actions)
-            hint = nearest(option, options)
+            hint = _hint(option, options)
             raise KilnError(f"unknown option '{option}'{hint} ({command.prog} -h lists the arguments)")
         if verb not in _GOAL_OF_VERB or word in ALIASES:
             goals = f"; several goals: kiln target=… model=… {verb} {word}" if word in ALIASES else ""
             raise KilnError(f"unexpected argument '{word}'{goals} ({command.prog} -h lists the arguments)")
         parsed.models.append(word)
+
+
+def _hint(option: str, options: Sequence[str]) -> str:
+    """The options that may have been meant; of `-t` all long ones with that letter, as it resembles nothing."""
+    if len(option) > 2:
+        return nearest(option, options)
+    meant = [f"'{name}'" for name in options if name.startswith(f"-{option.lower()}")]
+    return f"; did you mean {' or '.join(meant)}?" if meant else ""
 
 
 def _checked_scons_words(words: Sequence[str]) -> Sequence[str]:

@@ -86,7 +86,7 @@ LINES = {
         "option 'precision': 'zz', allowed: fp32, tf32, bf16, fp16",
         "option 'byoc': none, auto, or names of backends with commas expected, got 'none'",
         "option 'together' is for the goal joint",
-        "option 'cluster': 'zz': tcp://HOST:PORT of a scheduler, or local:N with N from 1 to 256",
+        "option 'cluster': 'zz': tcp://HOST:PORT or tls://HOST:PORT of a scheduler, or local:N with N",
         "option 'cluster': workers exchange files through a cache: cache=FOLDER that they all see",
         "joint: at least two models expected: model=a,b",
         "traffic: no traffic file (.csv) is given",

@@ -205,7 +205,7 @@ def test_another_kiln_on_a_worker_is_named(project: StandInProject, farm: Farm, 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["cluster=farm"], "'farm': tcp://HOST:PORT of a scheduler, or local:N with N from 1 to 256"),
+        (["cluster=farm"], "'farm': tcp://HOST:PORT or tls://HOST:PORT of a scheduler, or local:N with "),
         (["cluster=local:0"], "'local:0': tcp://HOST:PORT"),
         (["cluster=tcp://127.0.0.1:9"], "workers exchange files through a cache: cache=FOLDER"),
     ],
@@ -244,6 +244,8 @@ def test_no_scheduler_is_asked_for_a_list_and_a_missing_one_is_named(
     monkeypatch.setattr(cluster, "CONNECT", 0.2)
     with pytest.raises(KilnError, match=r"no scheduler answers at tcp://127.0.0.1:9: .*dask scheduler"):
         cluster.Cluster("tcp://127.0.0.1:9", str(tmp_path / "cache"))
+    with pytest.raises(KilnError, match=r"tls://h:9: no certificates are set; DASK_DISTRIBUTED__COMM__TLS__"):
+        cluster.Cluster("tls://h:9", str(tmp_path / "cache"))
 
 
 def test_a_cache_that_a_worker_does_not_see_is_named(tmp_path: Path) -> None:

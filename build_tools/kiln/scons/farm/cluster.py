@@ -51,8 +51,8 @@ def choose(text: str) -> None:
     local = _LOCAL.fullmatch(text)
     if not (local and int(local[1]) <= _MOST_LOCAL) and not _ADDRESS.fullmatch(text):
         raise KilnError(
-            f"option 'cluster': '{text}': tcp://HOST:PORT of a scheduler, or local:N with N from 1 to "
-            f"{_MOST_LOCAL}"
+            f"option 'cluster': '{text}': tcp://HOST:PORT or tls://HOST:PORT of a scheduler, or local:N with "
+            f"N from 1 to {_MOST_LOCAL}"
         )
     _chosen[:] = [text]
 
@@ -66,6 +66,23 @@ def cluster_of_build(storage: str | None) -> Cluster | None:
     return Cluster(_chosen[0], storage) if _chosen else None
 
 
+def _check_certificates(address: str) -> None:
+    """Raise KilnError where Dask's settings name no certificates, or files that cannot be used.
+
+    Dask's client would fail as well, but only end when it has waited for itself for 20 seconds.
+    """
+    try:
+        if _distributed().Security().get_connection_args("client").get("ssl_context") is not None:
+            return
+        reason = "no certificates are set"
+    except OSError as error:  # SSLError is one
+        reason = f"{error.filename or 'a certificate or key'}: {error.strerror or error}"
+    raise KilnError(
+        f"option 'cluster': {address}: {reason}; DASK_DISTRIBUTED__COMM__TLS__CA_FILE, …__CLIENT__CERT and "
+        "…__CLIENT__KEY name their files, see docs/farm.md"
+    )
+
+
 class Cluster:
     """A connection to a scheduler. `width` is the number of stages that its workers run at a time."""
 
@@ -77,6 +94,8 @@ class Cluster:
                 "option 'cluster': workers exchange files through a cache: cache=FOLDER that they all see, "
                 "cache=http://… or cache=s3://…"
             )
+        if text.startswith(("tls:", "wss:")):
+            _check_certificates(text)
         # The build prints its own message when a worker or the scheduler is lost. Dask gives the client's
         # logger a level of its own; Tornado reports callbacks of a client that end after it.
         for logger in ("distributed", "distributed.client", "tornado.application"):
