@@ -124,11 +124,12 @@ def _add_left_over(verb: str, parsed: argparse.Namespace, unknown: Sequence[str]
 
 
 def _hint(option: str, options: Sequence[str]) -> str:
-    """The options that may have been meant; of `-t` all long ones with that letter, as it resembles nothing."""
+    """The options that may have been meant; of `-t`, which resembles nothing, all long ones with that letter."""
     if len(option) > 2:
         return nearest(option, options)
     meant = [f"'{name}'" for name in options if name.startswith(f"-{option.lower()}")]
-    return f"; did you mean {' or '.join(meant)}?" if meant else ""
+    listed = " or ".join([", ".join(meant[:-1]), meant[-1]] if len(meant) > 1 else meant)
+    return f"; did you mean {listed}?" if meant else ""
 
 
 def _checked_scons_words(words: Sequence[str]) -> Sequence[str]:

@@ -229,7 +229,10 @@ def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
             "schema tarjet",
             "unknown schema 'tarjet'; did you mean 'target'? known: result, target, model, device",
         ),
-        ("size a.onnx -t x86_64", "unknown option '-t'; did you mean '--target'? (kiln size -h"),
+        (
+            "size a.onnx -t x86_64",
+            "unknown option '-t'; did you mean '--target', '--together' or '--traffic'?",
+        ),
         ("evaluate a.onnx -O x", "unknown option '-O'; did you mean '--outputs'? (kiln evaluate -h"),
         ("size a.onnx -z", "unknown option '-z' (kiln size -h"),
         ("--versoin", "unknown option '--versoin'; did you mean '--version'? (kiln -h"),

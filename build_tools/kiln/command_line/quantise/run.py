@@ -126,11 +126,16 @@ def quantise(
         len(quantiser.choices()), layers, frontier, samples.warning, steps,
         len(samples.runs) >= LEAST_TO_SPLIT, None if described is None else described[0],
     )  # fmt: skip
-    files: dict[Path, bytes | str] = {out.with_suffix(".json"): json_text(as_json(result))}
-    if described is not None and not described[0].exists():  # an existing file may have been edited
-        files |= dict([described])
-    write_together({**files, out: content})
+    _write(result, content, described)
     return result
+
+
+def _write(result: Quantised, content: bytes, described: tuple[Path, str] | None) -> None:
+    """Write the model, its figures, and the file with its keys unless one exists, which may have been edited."""
+    files: dict[Path, bytes | str] = {result.model.with_suffix(".json"): json_text(as_json(result))}
+    if described is not None and not described[0].exists():
+        files |= dict([described])
+    write_together({**files, result.model: content})
 
 
 def measurer(quantiser: Quantiser, samples: Samples) -> tuple[Callable[[Path], Figures], Figures]:
