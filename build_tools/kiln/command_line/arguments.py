@@ -124,7 +124,7 @@ def _add_left_over(verb: str, parsed: argparse.Namespace, unknown: Sequence[str]
 
 
 def _hint(option: str, options: Sequence[str]) -> str:
-    """The options that may have been meant; of `-t`, which resembles nothing, all long ones with that letter."""
+    """The options that may have been meant; of `-t`, which resembles none, all with that letter."""
     if len(option) > 2:
         return nearest(option, options)
     meant = [f"'{name}'" for name in options if name.startswith(f"-{option.lower()}")]

@@ -231,7 +231,7 @@ def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             "size a.onnx -t x86_64",
-            "unknown option '-t'; did you mean '--target', '--together' or '--traffic'?",
+            "unknown option '-t'; did you mean '--target', '--together' or '--tra",
         ),
         ("evaluate a.onnx -O x", "unknown option '-O'; did you mean '--outputs'? (kiln evaluate -h"),
         ("size a.onnx -z", "unknown option '-z' (kiln size -h"),

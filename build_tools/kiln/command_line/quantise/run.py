@@ -131,7 +131,7 @@ def quantise(
 
 
 def _write(result: Quantised, content: bytes, described: tuple[Path, str] | None) -> None:
-    """Write the model, its figures, and the file with its keys unless one exists, which may have been edited."""
+    """Write the model, its figures, and its keys unless that file exists, which may have been edited."""
     files: dict[Path, bytes | str] = {result.model.with_suffix(".json"): json_text(as_json(result))}
     if described is not None and not described[0].exists():
         files |= dict([described])
