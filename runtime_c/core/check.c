@@ -19,21 +19,26 @@ kiln_status kiln_fail_plain(kiln_detail *detail, kiln_status status) {
     return status;
 }
 
-/* Check rank, dtype, and that the shape is not null. This function and check_axis fill in `error`
- * except for its status, which they return. */
+/* Fill in an error, but for its place and its status, which is returned. */
+static kiln_status found(kiln_detail *error, kiln_status status, int64_t value, int64_t min,
+                         int64_t max) {
+    *error = (kiln_detail){.value = value, .min = min, .max = max};
+    return status;
+}
+
+static int32_t dtype_code(DLDataType type) {
+    return type.code | type.bits << 8 | (int32_t)type.lanes << 16;
+}
+
+/* Check rank, dtype, and that the shape is not null. This function and check_axis call `found` for
+ * what is wrong alone, for most runs have no errors. */
 static kiln_status check_form(const kiln_tensor *want, const DLTensor *given, kiln_detail *error) {
-    const DLDataType a = given->dtype, b = want->dtype;
-    error->value = given->ndim;
-    error->min = error->max = want->rank;
     if (given->ndim != want->rank)
-        return KILN_BAD_RANK;
-    error->value = a.code | a.bits << 8 | (int64_t)a.lanes << 16;
-    error->min = b.code | b.bits << 8 | (int64_t)b.lanes << 16;
-    error->max = 0;
-    if (error->value != error->min)
-        return KILN_BAD_DTYPE;
-    error->value = error->min = 0;
-    return want->rank > 0 && given->shape == NULL ? KILN_NULL_DATA : KILN_OK;
+        return found(error, KILN_BAD_RANK, given->ndim, want->rank, want->rank);
+    const int32_t a = dtype_code(given->dtype), b = dtype_code(want->dtype);
+    if (a != b)
+        return found(error, KILN_BAD_DTYPE, a, b, 0);
+    return want->rank > 0 && given->shape == NULL ? found(error, KILN_NULL_DATA, 0, 0, 0) : KILN_OK;
 }
 
 /* Check one axis. The size of a free dimension whose bit in `bound` is not set is read from the
@@ -53,31 +58,32 @@ static kiln_status check_axis(const kiln_model *model, int64_t want, int64_t giv
         want = dims[index];
         differs = KILN_DIM_MISMATCH;
     }
-    error->multiple = 0; /* an earlier axis may have set it */
-    error->value = given;
-    error->min = error->max = want;
-    return given == want ? KILN_OK : differs;
+    return given == want ? KILN_OK : found(error, differs, given, want, want);
 }
 
 static kiln_status check_all(const kiln_model *model, const kiln_tensor *tensors, uint32_t count,
                              const DLTensor *given, int64_t *dims, uint32_t bound, kiln_where where,
                              kiln_detail *detail) {
-    kiln_detail error = {.status = KILN_NULL_ARGUMENT, .where = where, .index = -1, .axis = -1};
-    if (given == NULL && count > 0)
+    kiln_detail error;
+    if (given == NULL && count > 0) {
+        error =
+            (kiln_detail){.status = KILN_NULL_ARGUMENT, .where = where, .index = -1, .axis = -1};
         return kiln_fail(detail, &error);
+    }
     for (uint32_t i = 0; i < count; i++) {
+        int32_t axis = -1;
+        kiln_status status = check_form(&tensors[i], &given[i], &error);
+        while (status == KILN_OK && ++axis < tensors[i].rank)
+            status = check_axis(model, tensors[i].shape[axis], given[i].shape[axis], dims, &bound,
+                                &error);
+        if (status == KILN_OK)
+            continue;
+        error.status = status;
+        error.where = where;
         error.name = tensors[i].name;
         error.index = (int32_t)i;
-        error.axis = -1;
-        error.multiple = 0;
-        error.status = check_form(&tensors[i], &given[i], &error);
-        for (int32_t axis = 0; error.status == KILN_OK && axis < tensors[i].rank; axis++) {
-            error.axis = axis;
-            error.status = check_axis(model, tensors[i].shape[axis], given[i].shape[axis], dims,
-                                      &bound, &error);
-        }
-        if (error.status != KILN_OK)
-            return kiln_fail(detail, &error);
+        error.axis = axis;
+        return kiln_fail(detail, &error);
     }
     return KILN_OK;
 }

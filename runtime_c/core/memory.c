@@ -46,7 +46,8 @@ DLTensor kiln_bind(const kiln_tensor *tensor, const int64_t *shape, const void *
                       .shape = (int64_t *)shape};
 }
 
-/* Axes of size 1 may have any stride, and so may all axes of an empty tensor. */
+/* Axes of size 1 may have any stride, and so may all axes of an empty tensor. Like check_place,
+ * returns the status, and stores numbers in `error`, whose others are 0, where it finds one. */
 static kiln_status check_strides(const DLTensor *given, kiln_detail *error) {
     int64_t compact = 1;
     for (int32_t axis = given->ndim - 1; axis >= 0; axis--) {
@@ -61,16 +62,16 @@ static kiln_status check_strides(const DLTensor *given, kiln_detail *error) {
     return KILN_OK;
 }
 
-/* Fill in `error` except for its status, which is returned. */
 static kiln_status check_place(const kiln_tensor *want, const DLTensor *given, size_t bytes,
                                bool on_gpu, kiln_detail *error) {
-    error->value = (int64_t)given->device.device_type;
-    error->min = kDLCPU;
-    error->max = on_gpu ? kDLCUDAHost : kDLCPU;
-    if (error->value < error->min || error->value > error->max)
+    const int32_t device = (int32_t)given->device.device_type;
+    const int32_t most = on_gpu ? kDLCUDAHost : kDLCPU;
+    if (device < kDLCPU || device > most) {
+        error->value = device;
+        error->min = kDLCPU;
+        error->max = most;
         return KILN_BAD_DEVICE;
-
-    error->value = error->min = error->max = 0;
+    }
     if (bytes == SIZE_MAX)
         return KILN_BAD_OFFSET;
     if (bytes == 0)
@@ -88,10 +89,13 @@ static kiln_status check_place(const kiln_tensor *want, const DLTensor *given, s
         error->value = (int64_t)given->byte_offset;
         return KILN_BAD_OFFSET;
     }
-    const uintptr_t element = (uintptr_t)(want->dtype.bits + 7u) / 8u; /* 1, 2, 4 or 8 */
-    error->value = (int64_t)((data + (uintptr_t)given->byte_offset) & (element - 1));
-    error->multiple = (int64_t)element;
-    return error->value == 0 ? KILN_OK : KILN_BAD_ALIGNMENT;
+    const uint32_t element = (want->dtype.bits + 7u) / 8u; /* 1, 2, 4 or 8 */
+    const uint32_t beyond = (uint32_t)(data + (uintptr_t)given->byte_offset) & (element - 1);
+    if (beyond == 0)
+        return KILN_OK;
+    error->value = beyond;
+    error->multiple = element;
+    return KILN_BAD_ALIGNMENT;
 }
 
 typedef struct span {
@@ -138,6 +142,7 @@ kiln_status kiln_check_memory(const kiln_model *model, const DLTensor *inputs,
     const span own[] = {{(uintptr_t)config->arena, arena_bytes},
                         {(uintptr_t)config->state, model->state_bytes}};
     const uint32_t own_count = sizeof own / sizeof own[0];
+    kiln_detail error = {.axis = -1};
     /* Inputs, then outputs; each is checked by itself before it is compared with those before it.
      */
     for (uint32_t i = 0; i < count; i++) {
@@ -145,32 +150,32 @@ kiln_status kiln_check_memory(const kiln_model *model, const DLTensor *inputs,
         const uint32_t index = written ? i - first_output : i;
         const kiln_tensor *want = written ? &model->outputs[index] : &model->inputs[index];
         const DLTensor *given = written ? &outputs[index] : &inputs[index];
-        kiln_detail error = {.where = written ? KILN_AT_OUTPUT : KILN_AT_INPUT,
-                             .name = want->name,
-                             .index = (int32_t)index,
-                             .axis = -1};
         const span here = span_of(want, given, dims);
         error.status = check_place(want, given, here.bytes, model->gpu != NULL, &error);
-        if (error.status != KILN_OK)
-            return kiln_fail(detail, &error);
-        error.status = KILN_OVERLAP;
-        error.multiple = 0;
         /* Arena and state first, then, for what is written, the other tensors. */
         const uint32_t others = own_count + (written ? i : 0);
-        for (uint32_t j = 0; j < others; j++) {
+        for (uint32_t j = 0; error.status == KILN_OK && j < others; j++) {
             const uint32_t input = j - own_count, output = input - first_output;
             const span there = j < own_count ? own[j]
                                : input < first_output
                                    ? span_of(&model->inputs[input], &inputs[input], dims)
                                    : span_of(&model->outputs[output], &outputs[output], dims);
-            error.value = j < own_count ? -1 : (int64_t)input; /* inputs are counted first */
-            if (overlap(here, there))
-                return kiln_fail(detail, &error);
+            if (overlap(here, there)) {
+                error.status = KILN_OVERLAP;
+                error.value = j < own_count ? -1 : (int64_t)input; /* inputs are counted first */
+            }
         }
-        error.value = -1;
-        if (model->in_region != NULL &&
-            model->in_region(model, config, (const void *)here.begin, here.bytes))
-            return kiln_fail(detail, &error);
+        if (error.status == KILN_OK && model->in_region != NULL &&
+            model->in_region(model, config, (const void *)here.begin, here.bytes)) {
+            error.status = KILN_OVERLAP;
+            error.value = -1;
+        }
+        if (error.status == KILN_OK)
+            continue;
+        error.where = written ? KILN_AT_OUTPUT : KILN_AT_INPUT;
+        error.name = want->name;
+        error.index = (int32_t)index;
+        return kiln_fail(detail, &error);
     }
     return KILN_OK;
 }

@@ -124,16 +124,22 @@ static kiln_status choose_bucket(const kiln_model *model, kiln_plan_result *resu
     return KILN_OK;
 }
 
+/* Fill in `result`, of a run with these inputs; its dimensions that the model lacks stay as they
+ * are. */
+static kiln_status plan_inputs(const kiln_model *model, const DLTensor *inputs,
+                               kiln_plan_result *result, kiln_detail *detail) {
+    kiln_status status = kiln_check_abi(model, detail);
+    if (status == KILN_OK)
+        status = kiln_check_inputs(model, inputs, result->dims, detail);
+    return status == KILN_OK ? choose_bucket(model, result, detail) : status;
+}
+
 kiln_status kiln_plan(const kiln_model *model, const DLTensor *inputs, kiln_plan_result *result,
                       kiln_detail *detail) {
     if (model == NULL || result == NULL)
         return kiln_fail_plain(detail, KILN_NULL_ARGUMENT);
     kiln_plan_result found = {0};
-    kiln_status status = kiln_check_abi(model, detail);
-    if (status == KILN_OK)
-        status = kiln_check_inputs(model, inputs, found.dims, detail);
-    if (status == KILN_OK)
-        status = choose_bucket(model, &found, detail);
+    const kiln_status status = plan_inputs(model, inputs, &found, detail);
     if (status == KILN_OK)
         *result = found;
     return status;
@@ -163,6 +169,12 @@ kiln_status kiln_plan_dims(const kiln_model *model, const int64_t *dims, kiln_pl
     return status;
 }
 
+/* The detail of KILN_OK never has another field set, so most runs need not clear it. */
+static void clear_error(kiln_session *session) {
+    if (session->detail.status != KILN_OK)
+        (void)kiln_fail_plain(&session->detail, KILN_OK);
+}
+
 kiln_status kiln_begin(kiln_session *session, const DLTensor *inputs, const DLTensor *outputs) {
     if (session == NULL)
         return KILN_NULL_ARGUMENT;
@@ -173,9 +185,9 @@ kiln_status kiln_begin(kiln_session *session, const DLTensor *inputs, const DLTe
     if (status != KILN_OK)
         return status;
 
-    (void)kiln_fail_plain(detail, KILN_OK);
+    clear_error(session);
     kiln_cancel(session);
-    status = kiln_plan(model, inputs, &plan, detail);
+    status = plan_inputs(model, inputs, &plan, detail);
     if (status == KILN_OK)
         status = kiln_check_outputs(model, outputs, plan.dims, detail);
     if (status == KILN_OK)
@@ -186,7 +198,7 @@ kiln_status kiln_begin(kiln_session *session, const DLTensor *inputs, const DLTe
     if (status != KILN_OK)
         return status;
 
-    for (uint32_t i = 0; i < KILN_MAX_DIMS; i++)
+    for (uint32_t i = 0; i < model->dims_count + model->derived_count; i++)
         session->dims[i] = plan.dims[i];
     session->frame.inputs = inputs;
     session->frame.outputs = outputs;
@@ -223,8 +235,7 @@ static kiln_status call_on_step(kiln_session *session) {
     session->in_on_step = 0;
     if (asked != 0 || kiln_steps_left(session) == 0)
         return end_run(session, step, KILN_CANCELLED, 0);
-    (void)kiln_fail_plain(&session->detail,
-                          KILN_OK); /* on_step may have made calls that were refused */
+    clear_error(session); /* on_step may have made calls that were refused */
     return KILN_OK;
 }
 
