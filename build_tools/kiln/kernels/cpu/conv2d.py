@@ -54,12 +54,11 @@ def _packing(conv: Convolution, schedule: Schedule) -> Pack:
     def transform(weights: Array) -> Array:
         matrix = weights.reshape(conv.terms, conv.groups, conv.columns)
         groups = [matrix[:, group] for group in range(conv.groups)]
-        return np.concatenate(
-            [
-                integer.pack(group_weights) if integer else pack(group_weights, tile, paired)
-                for group_weights in groups
-            ]
-        )
+        packed = [
+            integer.pack(group_weights) if integer else pack(group_weights, tile, paired)
+            for group_weights in groups
+        ]
+        return np.concatenate([*packed, np.zeros(schedule.beyond, packed[0].dtype)])
 
     return transform
 
@@ -72,7 +71,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     buffers_read = parameters(fused, anchor, last)
     arguments = [argument(param, fused.tables) for param in buffers_read]
     arguments[0] = flat_argument(fused, fused.params[0])
-    arguments[1] = Argument(w_param.name, [schedule.group_weights * conv.groups], str(w_param.dtype))
+    arguments[1] = Argument(w_param.name, [schedule.packed_weights(conv.groups)], str(w_param.dtype))
 
     def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
         element = Epilogue(fused, anchor, last, dict(zip(buffers_read, buffers, strict=True)))

@@ -46,10 +46,19 @@ class Schedule:
         """The sizes of AMX's tile registers, where the matmul uses them."""
         return self.integer.amx if isinstance(self.integer, IntegerProduct) else None
 
+    def packed_weights(self, groups: int) -> int:
+        """Elements of the packed weights of all groups."""
+        return self.group_weights * groups + self.beyond
+
     @property
     def lines(self) -> int:
         """Lines of images in a part, where no tile goes from a line to the next."""
         return self.part // self.line_tiles
+
+    @property
+    def beyond(self) -> int:
+        """Elements after the packed weights of all groups, which a load of the last ones reaches."""
+        return 0 if self.integer is None or isinstance(self.integer, PairProduct) else self.integer.beyond
 
     @property
     def one_part(self) -> bool:

@@ -11,6 +11,7 @@ from kiln.tir.builder import Array, padded
 
 QUAD = 4  # values of k in a 32-bit word of x
 BLOCK = 16  # values of k in a vector of x
+BYTE_BIAS = 128  # is added to the weights of method `bytes`
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,11 @@ class DotPacking:
         return self.run_bytes * int(np.prod([loop.extent for loop in self.runs[:-1]], dtype=np.int64))
 
     @property
+    def beyond(self) -> int:
+        """Bytes after the last panel, so that the last vector of every run can be loaded in full."""
+        return 0 if self.method != "vmladava" or self.offsets else -self.run % self.block
+
+    @property
     def limit(self) -> int:
         """Greatest number of products whose sum always fits 24 bits."""
         return 508 if self.signed else 256
@@ -105,6 +111,8 @@ class DotPacking:
         full = padded(weights, 1, self.tile.columns)
         panels = full.reshape(-1, self.run, full.shape[1] // self.tile.columns, self.tile.columns)
         panels = panels.transpose(2, 0, 1, 3)  # panel, run, k, column
+        if self.method == "bytes":
+            return np.ascontiguousarray(panels.view("uint8") + np.uint8(BYTE_BIAS)).view("int8").reshape(-1)
         if self.method != "smlad" and self.offsets:
             pieces = [panels.swapaxes(2, 3)]
         elif self.method != "smlad":

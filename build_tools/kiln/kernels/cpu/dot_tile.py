@@ -245,7 +245,9 @@ class VectorTile(_DotTile):
         if count not in _ROLLED:
             return 0
         packing, repeats = self.packing, count // _ROUND
-        limit = call("int32", "llvm.arm.usat", i32(repeats), i32(31))
+        opaque = call("int32", "llvm.arm.usat", i32(repeats), i32(31))
+        # The mask bounds the positions in tensors for TVM: only then are they computed in 32 bits.
+        limit = tirx.bitwise_and(opaque, i32((1 << repeats.bit_length()) - 1))
         with builder.serial(i32(0), limit) as round_number:
             for k in range(_ROUND):
                 number = tirx.Cast("int64", round_number * i32(_ROUND) + i32(k))
@@ -257,7 +259,7 @@ class VectorTile(_DotTile):
         return repeats * _ROUND
 
     def _block(self, x_offset: Expr, offset: Expr, length: int) -> None:
-        """Emit `length` values of k, at most those of a vector."""
+        """Emit `length` values of k, at most those of a vector; after them x is 0, and weights are others."""
         wide = self.packing.wide
         left = [
             halves_vector(self.x, "int16", base + x_offset, length)
@@ -270,9 +272,9 @@ class VectorTile(_DotTile):
             if self.inside is not None:
                 at = at + self.inside * int64(length)
             if wide:
-                right = halves_vector(self.weights, "int8", at, length)
+                right = halves_vector(self.weights, "int8", at, self.packing.block)
             else:
-                right = vector_of(self.weights, at, length)
+                right = vector_of(self.weights, at, self.packing.block)
             for row in range(self.count):
                 flags = [i32(0)] * 3  # signed; added; not exchanged
                 name = f"llvm.arm.mve.vmldava.{'v8i16' if wide else 'v16i8'}"

@@ -7,23 +7,26 @@ Packing      The reduction is cut into runs of contiguous bytes of x (a kernel r
              the word itself, read as two halves of 16 bits, is 256 b + a. So one multiply-add of x by the
              extracted weights adds to the sum of a, and one by the word itself to 256 (sum of b) + (sum of
              a): half of the weights are never unpacked. b is stored less 1 where a is negative.
-             vmladava: [K,N] → [panel][run][block of 16 values of k][column][values of the block].
+             vmladava: [K,N] → [panel][run][block of 16 values of k][column][values of the block], and after
+             the last panel zeros, so that the last vector of a run needs no mask.
+             bytes: [K,N] → [panel][k][column], plus 128.
 Schedule     smlad: four bytes of x are a load and two SXTB16, which give k, k + 2 and k + 1, k + 3. What is
              left of a run whose length is not a multiple of four is loaded byte by byte, or together with
              bytes that were counted already and have zero weights: no byte outside is read.
              The 32-bit sums of 256 b + a keep 24 bits of b's sum: every `limit` values of k they are
              added to totals.
-             vmladava: 16 products for each instruction; the last block of a run is loaded under a mask.
+             vmladava: 16 products for each instruction; the last block of x is loaded under a mask.
              int16 x: a word is two values, k and k + 1, and no columns share words; a vector has 8 values,
              and the weights are widened as they are loaded.
              Short reductions, such as the 9 values of a 3 x 3 kernel on a grey image, are loaded once for
              each pixel, as one run, and the columns are the inner loop. mla: the same on cores that have
              neither instruction.
+             bytes: four columns of a row at a time (dot_bytes.py), on cores with few registers as well.
              vmladava: up to four vectors, gathered from rows of the image, if rows fill fewer lanes alone.
              vmladava: four columns of a row, whose results are computed as a vector; longer reductions two
              rows by two columns, which share loads.
 Applies      int8 weights. Weights of -128 need both columns to be unpacked. vmladava: int8 x. mla: short
-             reductions only.
+             reductions only. bytes: 8-bit x, from 8 columns.
 Accuracy     Exact: no step saturates or rounds.
 """
 
@@ -35,6 +38,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kiln.config.sizes import ceil_div
+from kiln.kernels.cpu.dot_bytes import ByteRow
 from kiln.kernels.cpu.dot_packing import BLOCK, DotPacking, blocks_of
 from kiln.kernels.cpu.dot_short import ShortRow
 from kiln.kernels.cpu.dot_tile import VectorTile, WordTile
@@ -45,6 +49,10 @@ from kiln.tir.builder import Machine, int64
 METHODS = {"dsp": "smlad", "mve": "vmladava", "none": "mla"}  # by the target's instructions
 # The longest reduction whose values of x all stay in registers, by method.
 _SHORT = {"smlad": 12, "vmladava": 4 * BLOCK, "mla": 9}
+_REGISTERS = 12  # of a core that keeps the values of a short reduction in registers
+_LEAST_COLUMNS = 8  # of a row whose values are worth being added up, for method `bytes`
+_GREATEST_DEPTH = 1 << 14  # of sums of weights that are greater by 128, which must fit 32 bits
+_BYTE_COLUMNS = 4  # of a panel of method `bytes`: offsets of loads are below 32
 _GREATEST_OFFSET = 255  # of a lane of a gathered vector
 _LEAST_SHARED = 18 * BLOCK  # values of a sum, from which shared loads save more than a vector of results
 
@@ -55,9 +63,9 @@ class DotProduct(DotPacking):
 
     def product(self, out: OutputTile, operands: TileOperands) -> None:
         """Emit the computation and the store of one tile."""
-        if self.offsets:
-            short = ShortRow(self, operands.x, operands.bases[0], operands.weights, operands.panel)
-            short.emit(
+        if self.offsets or self.method == "bytes":
+            kind = ShortRow if self.offsets else ByteRow
+            kind(self, operands.x, operands.bases[0], operands.weights, operands.panel).emit(
                 out.columns, lambda column, value: out.finish(out.rows[0], out.first_column + column, value)
             )
             return
@@ -97,8 +105,6 @@ def _short_offsets(method: str, machine: Machine, runs: tuple[Loop, ...], column
         return ()
     for loop in runs:
         offsets = [before + k * loop.x_stride for before in offsets for k in range(loop.extent)]
-    if machine.registers < 12 and method == "mla":
-        return ()
     if method != "vmladava":
         return tuple(offsets)
     # Where the runs alone would fill as many vectors, several rows share each vector of weights.
@@ -106,6 +112,19 @@ def _short_offsets(method: str, machine: Machine, runs: tuple[Loop, ...], column
     of_runs = ceil_div(runs[-1].extent, BLOCK) * (len(offsets) // runs[-1].extent)
     reached = len(runs) == 1 or all(block[-1] - block[0] <= _GREATEST_OFFSET for block in blocks)
     return tuple(offsets) if reached and (len(blocks) == 1 or len(blocks) < of_runs) else ()
+
+
+def _of_bytes(
+    machine: Machine, dtypes: Sequence[str], runs: tuple[Loop, ...], columns: int
+) -> DotProduct | None:
+    """Method `bytes` for sums as of `dot_product`; None where another method must compute them."""
+    arrangement, wanted = "bytes", None if machine.packing is None else machine.packing.arrangement
+    if dtypes[0] not in ("int8", "uint8") or dtypes[1] != "int8" or wanted not in (None, arrangement):
+        return None
+    if wanted is None and (columns < _LEAST_COLUMNS or _depth(runs) > _GREATEST_DEPTH):
+        return None
+    tile = Tile(1, _BYTE_COLUMNS, 1, adjacent=ceil_div(columns, _BYTE_COLUMNS))
+    return DotProduct("bytes", tile, runs, dtypes[0] == "int8", False, arrangement)
 
 
 def dot_product(
@@ -117,6 +136,8 @@ def dot_product(
     Parameters: see gemm_int8.integer_product. Returns None where another method must compute the sums.
     """
     method = METHODS.get(machine.isa)
+    if method == "mla" and machine.registers < _REGISTERS:
+        return _of_bytes(machine, dtypes, runs, columns)
     if method is None or dtypes[0] not in ("int8", "uint8", "int16") or dtypes[1] != "int8":
         return None
     if runs[-1].x_stride != 1 or (method == "vmladava" and dtypes[0] == "uint8"):

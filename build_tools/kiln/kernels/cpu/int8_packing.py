@@ -40,6 +40,11 @@ class IntegerPacking:
         return self.runs[-1].extent
 
     @property
+    def beyond(self) -> int:
+        """Bytes after the last panel: none, as no load passes the end of a panel."""
+        return 0
+
+    @property
     def groups(self) -> int:
         """Groups of four values of k in the whole reduction."""
         groups_of_all = ceil_div(self.run, GROUP)
