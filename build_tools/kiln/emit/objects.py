@@ -141,6 +141,7 @@ def compile_call(
 def _digest(target: Target) -> str:
     """Digest of everything but the kernel that an object depends on; the name of its folder in the cache."""
     facts = [canonical_json(target_config(target)), metadata.version("apache-tvm"), _source_digest()]
+    facts.append(str(tvm_target(target)))
     if compiles_for_size(target):
         facts.append(metadata.version("ziglang"))
     return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]

@@ -82,9 +82,8 @@ def tvm_target(target: Target, *, lowering: bool = False, optimise: bool = True)
     without = [_WITHOUT_SCALABLE[target.arch]] if lowering and target.arch in _WITHOUT_SCALABLE else []
     without += WITHOUT_GATHERS if target.vector.isa == "avx512" and not lowering else []
     description |= {"mattr": [*target.features, *without]} if target.features or without else {}
-    if target.vector.isa == "sve" and not lowering:
-        # LLVM compiles vectors of up to so many bits to SVE's instructions on that many lanes.
-        description["cl-opt"] = [f"-aarch64-sve-vector-bits-min:uint={target.vector.bits}"]
+    if not lowering and (options := target_check.llvm_options(target)):
+        description["cl-opt"] = options
     if target.system.format == "wasm":  # else TVM warns that it has to guess
         description["vector-width"] = target.vector.bits
     if target.triple.endswith("hf"):  # else objects do not link with hard-float code

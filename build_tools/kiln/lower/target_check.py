@@ -31,6 +31,17 @@ _FMA = {
 }  # fmt: skip
 
 
+def llvm_options(target: Target) -> list[str]:
+    """LLVM's own options for code of a target."""
+    if target.vector.isa == "sve":
+        # LLVM compiles vectors of up to so many bits to SVE's instructions on that many lanes.
+        return [f"-aarch64-sve-vector-bits-min:uint={target.vector.bits}"]
+    # Without vectors a loop of few rounds gains little from being unrolled, and with few registers it loses:
+    # with -O2's limit in place of -O3's, kernels of small float models have half the code on a Cortex-M4.
+    is_scalar = target.deployment == "freestanding" and target.vector.isa in ("none", "dsp")
+    return ["-unroll-threshold-aggressive:uint=150"] if is_scalar else []
+
+
 def check(target: Target) -> None:
     """Raise KilnError for a CPU or feature that LLVM does not support for the target's architecture.
 
