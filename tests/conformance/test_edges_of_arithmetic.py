@@ -60,6 +60,8 @@ def test_comparisons_of_nan_and_divisions_without_a_quotient(tmp_path: Path) -> 
         x, y = _integers(dtype)
         given += [x, y]
         expected += [_wrapped(value, dtype) for value in _divided(x, y)]
+        lower = _wrapped(x.astype(object) - (x < 0), dtype)
+        expected.append(_wrapped(_divided(lower, y)[3], dtype))
 
     def body(*inputs: relax.Var) -> list[relax.Expr]:
         first, second = inputs[:2]
@@ -74,6 +76,9 @@ def test_comparisons_of_nan_and_divisions_without_a_quotient(tmp_path: Path) -> 
         found += [op.subtract(first, first), op.multiply(first, zero), op.divide(zero, first)]
         for x, y in zip(inputs[2::2], inputs[3::2], strict=True):
             found += [op.divide(x, y), op.floor_divide(x, y), op.mod(x, y), op.floor_mod(x, y)]
+            dtype = x.ty.dtype
+            is_below = op.astype(op.less(x, relax.const(0, dtype)), dtype)  # as in quotients of PyTorch
+            found.append(op.floor_mod(op.subtract(x, is_below), y))
         return found
 
     compiled = Compiled(

@@ -35,6 +35,7 @@ from kiln.emit.long_products import multiply_by_halves
 from kiln.emit.own_functions import compile_own
 from kiln.emit.run_time_library import missing_symbols
 from kiln.emit.scaling_in_words import scale_in_words
+from kiln.emit.selected_truths import select_truths
 from kiln.emit.simd_check import read_loops
 from kiln.emit.square_roots import root_in_software
 from kiln.emit.total_division import divide_totally
@@ -204,7 +205,8 @@ def _built(
     functions: dict[str, tvm.tirx.PrimFunc], target: Target, description: tvm.target.Target
 ) -> tvm.runtime.Module:
     """The module that TVM makes of functions, sorted by name, for a description of the target."""
-    ordered = {name: divide_totally(hold_for_nan(functions[name])) for name in sorted(functions)}
+    ordered = {name: hold_for_nan(functions[name]) for name in sorted(functions)}
+    ordered = {name: divide_totally(select_truths(function)) for name, function in ordered.items()}
     by_instruction = converts_half(description)
     halves = {name: convert_halves(function, by_instruction) for name, function in ordered.items()}
     ordered = {name: stored_as_bits(function) for name, function in halves.items()}

@@ -53,6 +53,12 @@ def refused(path: Path) -> str:
 X = np.array([[-1, 0.5, 2, 3]], np.float32)
 
 
+def test_a_graph_of_constants_has_no_nodes(tmp_path: Path) -> None:
+    row = "g (float[1,4] x) => (float[3] y) { }"
+    compare(write(tmp_path / "m.onnx", row, y=np.arange(3, dtype=np.float32)), X)
+    assert "its graph has no nodes" in refused(write(tmp_path / "n.onnx", row))
+
+
 def test_nodes_in_any_order(tmp_path: Path) -> None:
     """ONNX Runtime sorts the nodes itself; ONNX's checker and onnxsim refuse these."""
     compare(write(tmp_path / "a.onnx", ROW + "{ y = Exp(a) a = Relu(x) }"), X)

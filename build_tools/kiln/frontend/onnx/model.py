@@ -105,7 +105,9 @@ def read(path: Path, ports: bool = True) -> onnx.ModelProto:
     except DecodeError:
         raise KilnError(f"{path}: not a complete ONNX model: truncated or of another format") from None
     _load_external_data(model, path)
-    if not model.graph.node or not model.graph.output:
+    graph = model.graph
+    constants = {value.name for value in graph.initializer}  # a module that returns constants has no nodes
+    if not graph.output or not (graph.node or all(value.name in constants for value in graph.output)):
         raise KilnError(
             f"{path}: not a complete ONNX model: truncated, or its graph has no nodes or no outputs"
         )
