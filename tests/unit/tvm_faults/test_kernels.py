@@ -61,15 +61,6 @@ def test_loops_from_a_variable_are_moved_to_zero_by_its_old_value() -> None:
     assert int(sym.Analyzer().simplify(at_start)) == 0
 
 
-def test_a_vector_of_truth_values_has_no_range() -> None:
-    """emit/selected_truths.py: the code generator binds a remainder's value so."""
-    data = tirx.decl_buffer([4], "int64", "data")
-    vector = tirx.BufferLoad(data, [tirx.Ramp(int64(0), int64(1), 4)])
-    is_below = tirx.LT(vector, tirx.Broadcast(int64(0), 4))
-    with pytest.raises(ValueError, match="IntImm can only take scalar"):
-        sym.Analyzer().bind(tirx.Var("rest", "int64x4"), tirx.Cast("int64x4", is_below))
-
-
 def test_bindings_stay_after_their_variables_are_replaced() -> None:
     """tir/inline_bindings.py replaces the variables itself, and leaves no binding."""
     data = tirx.decl_buffer([8], "int64", "data")
