@@ -87,6 +87,12 @@ CASES: dict[str, Case] = {
         lambda a, b, r: topi.add(topi.matmul(a, b), topi.abs(topi.multiply(r, tirx.const(0.5, F)))),
         lambda a, b, r: a @ b + np.abs(r * 0.5),
     ),
+    "few_channels": (
+        [((2, 9, 9, 12), H), ((3, 3, 12, 17), H)],
+        H,
+        lambda x, w: topi.nn.conv2d_nhwc(x, w, 2, [1, 1, 1, 1], 1),
+        lambda x, w: _conv(x, w, 2, 1),
+    ),
     "first_conv": (
         [((1, 20, 20, 3), F), ((7, 7, 3, 16), H)],
         H,
@@ -244,7 +250,7 @@ def test_tiles_are_ranked_and_a_measured_one_is_taken() -> None:
 
 def test_loads_have_no_branches(kernels: Kernels) -> None:
     """Padding is a predicate of asynchronous copies: no load of the image is in a branch."""
-    for name, width in (("pointwise_0", 16), ("bias_relu_0", 16), ("transposed_0", 8)):
+    for name, width in (("pointwise_0", 16), ("bias_relu_0", 16), ("transposed_0", 8), ("few_channels_0", 8)):
         assert f"kiln_copy_if<{width}>(" in kernels.text(name) and "condval" not in kernels.text(name), name
     assert "condval" not in kernels.text("conv_0"), "five channels: one by one"
 

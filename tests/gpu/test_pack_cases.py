@@ -1,8 +1,8 @@
-"""Every case of the pack for a machine with a GPU: built, packed, and run against the stand-in for the driver.
+"""Every case of the pack for a machine with a GPU: built, packed, run against the stand-in for the driver.
 
 Kernels do nothing there, so that a large model takes no longer than a small one: launches, graphs, memory,
-modules, libraries and the programs of the pack are tried, not the numbers. Building all cases takes hours; one of
-them is tried with `-k`.
+modules, libraries and the programs of the pack are tried, not the numbers. Building all cases takes hours;
+one of them is tried with `-k`.
 """
 
 from __future__ import annotations

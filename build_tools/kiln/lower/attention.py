@@ -149,16 +149,18 @@ def _merged(mod: tvm.IRModule, merged_chains: Sequence[Chain]) -> tuple[tvm.IRMo
     return relax.transform.DeadCodeElimination()(attach.fuse_tir(mod)), names
 
 
-def merge(mod: tvm.IRModule, dims: Dims, params: Tensors) -> tvm.IRModule:
-    """One call for each chain of `mod` that the kernel family for CPUs computes.
+def merge(mod: tvm.IRModule, dims: Dims, params: Tensors, on_gpu: bool = False) -> tvm.IRModule:
+    """One call for each chain of `mod` that one kernel computes.
 
     `params`: values of parameters of `main` by name.
     """
+    if on_gpu:
+        return _merged_on_gpu(mod, dims, params)
     result, _ = _of_computed(mod, [chain for chain in chains(mod, params) if _large(chain, dims)], _computed)
     return result
 
 
-def merge_on_gpu(mod: tvm.IRModule, dims: Dims, params: Tensors) -> tvm.IRModule:
+def _merged_on_gpu(mod: tvm.IRModule, dims: Dims, params: Tensors) -> tvm.IRModule:
     """One call for each chain of `mod` that kernels/gpu/attention.py computes; `params` as for `merge`.
 
     The functions have the attribute MARK, by which the kernel recognises them in any precision.

@@ -39,6 +39,7 @@ from kiln.lower.late_operands import late_operands
 from kiln.lower.lowered_kernels import KernelPlan
 from kiln.lower.own_dequantise import own_dequantise
 from kiln.lower.packings import Packings
+from kiln.lower.padded_channels import padded_channels
 from kiln.lower.padded_rows import padded_rows
 from kiln.lower.patch_choice import in_patches
 from kiln.lower.pointwise import pointwise
@@ -174,8 +175,7 @@ class Lowering:
         return self.target.vector.isa in ("none", "dsp", "mve") or not target_check.has_floats(self.target)
 
 
-# Marks of the entries that only one kind of target has.
-CPU, GPU = "cpu", "gpu"
+CPU, GPU = "cpu", "gpu"  # marks of the entries that only one kind of target has
 
 
 def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
@@ -201,6 +201,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("padding", explicit_padding, CPU),  # a GPU's kernels compute the padding where they read an element
         ("quantised", store_quantised),
         ("patches", partial(patches, lowering), CPU),
+        *([] if lowering.precision == "fp32" else [("padded_channels", padded_channels, GPU)]),
         ("reshapes", free_reshapes),
         ("index_checks", index_checks(lowering.model, lowering.checks == "indices", lowering.on_gpu)),
         ("indices", safe_indices),
@@ -225,8 +226,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("barriers", cancel_transposes),  # removes the reshapes that stopped fusion
         ("canonical", relax.transform.CanonicalizeBindings()),
         ("dead", relax.transform.DeadCodeElimination()),
-        # subgraphs for libraries, found by the op info of fused groups
-        *([] if external is None else external.after(params)),
+        *([] if external is None else external.after(params)),  # subgraphs for libraries, by their op info
         ("recompute", recompute(params)),  # constants that a formula replaces
         ("attention", partial(attentions, lowering)),  # for three functions that would store the scores
         ("slices_in_place", slices_in_place, GPU),
@@ -269,8 +269,7 @@ def resized_images(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
 
 def attentions(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     """Merge each attention that one kernel computes into one function; for CPUs those with many scores."""
-    merge = attention.merge_on_gpu if lowering.on_gpu else attention.merge
-    return merge(mod, Dims(lowering.model, mod), lowering.params)
+    return attention.merge(mod, Dims(lowering.model, mod), lowering.params, lowering.on_gpu)
 
 
 def cpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:

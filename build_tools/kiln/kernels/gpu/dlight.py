@@ -34,6 +34,7 @@ from kiln.kernels.gpu.tensor_cores import TensorProduct
 from kiln.kernels.gpu.unit_reductions import without_unit_reductions
 from kiln.kernels.gpu.vector_conditions import without_vector_conditions
 from kiln.kernels.gpu.warp_masks import whole_warps
+from kiln.kernels.gpu.whole_vectors import whole_vectors
 from kiln.kernels.gpu.wmma import with_tf32_fragments
 from kiln.tir import abi
 from kiln.tir.symbols import is_dynamic
@@ -76,6 +77,7 @@ _STRUCTURE = [
 _CODE = [
     tirx.transform.NarrowDataType(32),
     s_tir.transform.LoopPartition(),
+    prim_func_pass(lambda func, *_: whole_vectors(func), opt_level=0, name="WholeVectors"),
     prim_func_pass(lambda func, *_: without_vector_conditions(func), opt_level=0, name="VectorConditions"),
     prim_func_pass(lambda func, *_: round_down(func), opt_level=0, name="RoundDown"),
     tirx.transform.VectorizeLoop(True),
