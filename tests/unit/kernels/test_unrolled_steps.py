@@ -1,4 +1,4 @@
-"""Loops over k in which 32-bit ARM's fused multiply-add needs its few registers: LLVM unrolls them little."""
+"""Loops over k on 32-bit ARM, whose few registers hold the sums: LLVM unrolls none of many products."""
 
 from __future__ import annotations
 

@@ -14,14 +14,12 @@ stored.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.script.builder import ir as builder
 
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.gemm_prefetch import LINE, PanelPrefetch, prefetch
@@ -40,8 +38,6 @@ from kiln.tir.builder import (
     vector,
 )
 from kiln.tir.vector_expr import ramp
-
-_LEFT_ROLLED = 96  # products of vectors in a loop that LLVM does not unroll
 
 
 def opaque_half(value: Expr) -> Expr:
@@ -161,35 +157,6 @@ class _TileSums:
             out.store(row, lanes, sums_of(number))
 
 
-@dataclass(frozen=True)
-class _Unrolling:
-    """Of how many steps of k LLVM may make one.
-
-    `products`: of vectors in a step. `most`: products in a loop that it may unroll; 0: any number.
-    """
-
-    products: int
-    most: int
-
-    @contextlib.contextmanager
-    def steps(self, count: int) -> Iterator[Expr]:
-        """A loop of `count` steps; yields the number of the step.
-
-        The saturation changes nothing, but LLVM does not fold it: it does not know how many rounds there are.
-        """
-        if not self.most < count * self.products < _LEFT_ROLLED or not self.most:
-            with serial(count) as step:
-                yield step
-            return
-        together = 1
-        while together * 2 * self.products <= self.most and count % (together * 2) == 0:
-            together *= 2
-        zero, rounds, bits = (tirx.IntImm("int32", number) for number in (0, count // together, 31))
-        hidden = tirx.call_llvm_pure_intrin("int32", "llvm.arm.usat", rounds, bits)
-        with builder.serial(zero, hidden) as number, serial(together) as inside:
-            yield tirx.Cast("int64", number) * int64(together) + inside
-
-
 def product(
     tile: Tile,
     out: OutputTile,
@@ -225,8 +192,7 @@ def product(
     if together > 1:
         loops = [*outer, Loop(inner.extent // together, together * inner.x_stride)]
         fetch = None if fetch is None else fetch.in_steps_of(together)
-    unrolling = _Unrolling(len(rows) * vectors * together, tile.most_unrolled)
-    _reduce(loops, int64(0), int64(0), add, operands.weights, fetch, unrolling)
+    _reduce(loops, int64(0), int64(0), add, operands.weights, fetch)
     tile_sums.finish(out, paired)
 
 
@@ -237,7 +203,6 @@ def _reduce(
     add: Callable[[Expr, Expr], None],
     weights: Any,
     fetch: PanelPrefetch | None,
-    unrolling: _Unrolling,
 ) -> None:
     """Emit the loops of a reduction, at `x_offset` in x and step `step` of k; `add` emits the innermost."""
     if not loops:
@@ -246,17 +211,16 @@ def _reduce(
     loop, *inner = loops
     extent, stride = int64(loop.extent), int64(loop.x_stride)
     if loop.extent == 1:
-        _reduce(inner, x_offset, step, add, weights, fetch, unrolling)
+        _reduce(inner, x_offset, step, add, weights, fetch)
     elif fetch is not None and all(inner_loop.extent == 1 for inner_loop in inner):
         with serial(loop.extent // fetch.steps) as block:
             _prefetch(fetch, weights, step * int64(loop.extent // fetch.steps) + block)
-            with unrolling.steps(fetch.steps) as inside:
+            with serial(fetch.steps) as inside:
                 k = block * int64(fetch.steps) + inside
                 add(x_offset + k * stride, step * extent + k)
     else:
-        innermost = all(inner_loop.extent == 1 for inner_loop in inner)
-        with unrolling.steps(loop.extent) if innermost else serial(loop.extent) as k:
-            _reduce(inner, x_offset + k * stride, step * extent + k, add, weights, fetch, unrolling)
+        with serial(loop.extent) as k:
+            _reduce(inner, x_offset + k * stride, step * extent + k, add, weights, fetch)
 
 
 def _prefetch(fetch: PanelPrefetch, weights: Any, number: Expr) -> None:

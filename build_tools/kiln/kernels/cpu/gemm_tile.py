@@ -25,8 +25,7 @@ class Tile:
     packing of weights depends on the panel alone: kernels for one row and for many rows share weights, and so
     do processors with vectors of different widths. `halves`: see `widening_tile`. `shortest`: fewest lanes of
     a vector that is not needed as a whole (`lanes_of`); 0: all vectors are whole. `left_steps`: steps of k
-    whose left operands one load per row fetches, if they are adjacent in memory. `most_unrolled`: products of
-    vectors in a loop over k that LLVM may unroll; 0: any number.
+    whose left operands one load per row fetches, if they are adjacent in memory.
     """
 
     rows: int
@@ -37,7 +36,6 @@ class Tile:
     halves: bool = False
     shortest: int = 0
     left_steps: int = 1
-    most_unrolled: int = 0
 
     @property
     def columns(self) -> int:
@@ -72,9 +70,6 @@ _SHORTEST = {"avx512": 4}
 # left operands and 3 weights in 32 registers: 199 instructions for 168 multiply-adds. With a load for each
 # left operand, 8 by 3 takes 37 for 24.
 _LEFT_STEPS = {("neon", 32): 4}  # by ISA and registers
-# Products of vectors in a loop over k that LLVM may unroll for 32-bit ARM's fused multiply-add. Of more it
-# loads the operands of several steps ahead, and spills: 4.4 to 5.4 instructions a product in place of 2.2.
-_MOST_UNROLLED = 16
 # Fewest registers of a core without vectors that hold four sums, and two operands of two rows and columns.
 _SUMS_OF_FOUR = 12
 # Rows of a tile of three vectors, for 3 (or 9, …) vectors of columns: panels of two leave a narrow last one.
@@ -133,8 +128,7 @@ def choose_tile(
         best = ceil_div(rows, tiles)
     adjacent = adjacent_panels(rows, columns, vectors, lanes)
     shortest = _SHORTEST.get(machine.isa, 0)
-    unrolled = _MOST_UNROLLED if machine.isa == "neon" and machine.registers < 32 and machine.fma else 0
-    tile = Tile(min(best, rows), vectors, lanes, adjacent, 1, False, shortest, left_steps, unrolled)
+    tile = Tile(min(best, rows), vectors, lanes, adjacent, shortest=shortest, left_steps=left_steps)
     return tile if machine.packing is None else fitted(tile, machine.packing.columns, columns)
 
 
