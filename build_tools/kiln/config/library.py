@@ -114,6 +114,14 @@ def _bare_model(path: Path, kind: str) -> Model:
     return Model.model_validate({"name": _name_of(path.stem, str(path)), "source": source, "format": kind})
 
 
+def _function_meant(name: str) -> str:
+    """The name package.module:function that `name`, such as `nets/vision.py:small`, comes near to."""
+    path, _, function = name.rpartition(":")
+    module = path.removesuffix(".py").strip("./").replace("/", ".")
+    parts = [*module.split("."), function or "function"]
+    return f"{module}:{parts[-1]}" if all(part.isidentifier() for part in parts) else "nets.vision:small"
+
+
 def _find(name: str, kind: str) -> Path:
     if name.endswith((".yaml", ".yml")):
         path = Path(name)
@@ -134,6 +142,10 @@ def _find(name: str, kind: str) -> Path:
     suffix = Path(name).suffix
     if kind == "model" and (suffix in _OTHER_FORMATS or _is_path(name)):
         raise KilnError(f"model '{name}': {_unknown_format(Path(name))}")
+    if kind == "model" and ":" in name:
+        raise KilnError(
+            f"model '{name}': a PyTorch model is package.module:function, such as '{_function_meant(name)}'"
+        )
     hint = f", or a path to a .yaml{', .onnx, .tflite or .pt2' if kind == 'model' else ''} file"
     raise KilnError(f"unknown {kind} '{name}'{choices(name, sorted(names))}{hint}")
 

@@ -205,9 +205,16 @@ def test_models_are_found_by_function() -> None:
     assert model.source.function == "nets.vision:Small_Net"
 
 
-@pytest.mark.parametrize("name", ["nets:", ":f", "nets:f:g", "nets.1:f"])
-def test_names_that_are_no_function(name: str) -> None:
-    with pytest.raises(KilnError, match="unknown model"):
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("nets:", "nets:function"), ("./nets/vision.py:f", "nets.vision:f"), (":f", "nets.vision:small"),
+        ("nets:f:g", "nets.vision:small"), ("nets.1:f", "nets.vision:small"),
+    ],
+)  # fmt: skip
+def test_names_that_are_no_function(name: str, meant: str) -> None:
+    expected = rf"^model '{name}': a PyTorch model is package\.module:function, such as '{meant}'$"
+    with pytest.raises(KilnError, match=expected):
         load_model(name)
 
 

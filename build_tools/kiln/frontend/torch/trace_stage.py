@@ -125,7 +125,7 @@ def find_function(name: str) -> Any:
                 f"{name}: no module '{error.name}' in the current folder or in PYTHONPATH"
             ) from None
         raise KilnError(f"{name}: cannot import {module_name}: {_place(error)}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise KilnError(f"{name}: cannot import {module_name}: {_place(error)}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
@@ -140,10 +140,15 @@ def find_function(name: str) -> Any:
 
 
 def _call(name: str, function: Any) -> Any:
+    """What the user's function returns. Raises KilnError where it needs arguments, fails or ends Python."""
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise KilnError(f"{name}: the function is called without arguments: {error}") from None
     try:
         with quiet_torch():
             return function()
-    except Exception as error:  # the user's code may raise anything
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise KilnError(f"{name}: the function failed: {_place(error)}") from error
 
 

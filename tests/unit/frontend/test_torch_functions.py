@@ -1,0 +1,48 @@
+"""Functions that return PyTorch models: what is told of those that cannot be called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kiln.errors import KilnError
+from kiln.frontend.torch.trace_stage import _call, find_function
+
+FUNCTIONS = """
+import sys
+
+def needs(x, y=1): return x
+def ends(): sys.exit("no weights")
+def plain(a=1, *b, **c): return a
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "own_functions.py").write_text(FUNCTIONS)
+    (tmp_path / "own_end.py").write_text("raise SystemExit(3)")
+    yield tmp_path
+    for name in ("own_functions", "own_end"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("own_functions:needs", "the function is called without arguments: missing a required argument: 'x'"),
+        ("own_functions:ends", "the function failed: SystemExit: no weights (.*own_functions.py:5)"),
+        ("own_end:function", "cannot import own_end: SystemExit: 3 (.*own_end.py:1)"),
+    ],
+)
+def test_a_function_that_cannot_be_called(folder: Path, name: str, told: str) -> None:
+    pattern = told.replace("(", r"\(").replace(")", r"\)")
+    with pytest.raises(KilnError, match=rf"^{name}: {pattern}$"):
+        _call(name, find_function(name))
+
+
+def test_arguments_with_defaults_are_left_out(folder: Path) -> None:
+    assert _call("own_functions:plain", find_function("own_functions:plain")) == 1
