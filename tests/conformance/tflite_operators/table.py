@@ -32,6 +32,7 @@ _NOTES = {
     "DELEGATE": "refused: a part of the graph that only a delegate reads",
     "CALL": "its graph takes its place; LiteRT's interpreter has no kernel",
     "STABLEHLO_COMPOSITE": "compared in `tests/unit/frontend/test_tflite_control.py`",
+    "STABLEHLO_SCATTER": "compared in `tests/conformance/test_tflite_scatter.py`",
     "STABLEHLO_CASE": "compared in `tests/unit/frontend/test_tflite_control.py`",
     "STABLEHLO_WHILE": "compared in `tests/unit/frontend/test_tflite_control.py`",
     "PLACEHOLDER_FOR_GREATER_OP_CODES": "no operator",

@@ -16,6 +16,7 @@ from kiln.frontend.tflite import (
     resizing_ops,
     reversing_ops,
     slicing_ops,
+    stablehlo_scatter,
     window_ops,
 )
 
@@ -24,6 +25,7 @@ CONVERTERS = {
     **resizing_ops.CONVERTERS,
     **reversing_ops.CONVERTERS,
     **slicing_ops.CONVERTERS,
+    **stablehlo_scatter.CONVERTERS,
     **comparing_ops.CONVERTERS,
     **computing_ops.CONVERTERS,
     **window_ops.CONVERTERS,

@@ -153,6 +153,17 @@ class TfliteOperands:
         options.Init(table.Bytes, table.Pos)
         return options
 
+    def graph(self, number: int) -> Any:
+        """Graph `number` of the file, such as the function of a scatter. Raises ValueError if there is none."""
+        model = self._converter.model
+        if not 0 < number < model.SubgraphsLength():
+            raise ValueError(f"its function is graph {number}, allowed: 1..{model.SubgraphsLength() - 1}")
+        return model.Subgraphs(number)
+
+    def name_of(self, op: Any) -> str:
+        """The name of the kind of an operator of the file."""
+        return str(self._converter.get_op_code_str(op))
+
     def store(self, expr: Any, activation: int = 0) -> Any:
         """`expr`, in real numbers, as output 0 is stored; `activation`: code of the fused activation."""
         result = self.outputs[0]
