@@ -154,7 +154,7 @@ class TfliteOperands:
         return options
 
     def graph(self, number: int) -> Any:
-        """Graph `number` of the file, such as the function of a scatter. Raises ValueError if there is none."""
+        """Graph `number` of the file, such as the function of a scatter. Raises ValueError without one."""
         model = self._converter.model
         if not 0 < number < model.SubgraphsLength():
             raise ValueError(f"its function is graph {number}, allowed: 1..{model.SubgraphsLength() - 1}")
