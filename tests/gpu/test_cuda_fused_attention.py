@@ -234,6 +234,34 @@ def test_a_causal_mask_ends_the_loop(kernels: Any) -> None:
         assert ("blockIdx" in loop) == (name == "causal"), loop
 
 
+@pytest.mark.parametrize(
+    ("hidden", "seen", "another", "causal"),
+    [
+        (-np.inf, 0.0, True, True),
+        (-1e9, 0.0, False, True),
+        (-1e9, 0.0, True, False),  # the other mask may hide all keys that a query sees
+        (-1e9, -5.0, False, False),
+        (-1.0, 0.0, False, False),
+    ],
+)
+def test_what_counts_as_causal(hidden: float, seen: float, another: bool, causal: bool) -> None:
+    q, k, v, other = (relax.Var(name, relax.TensorType((2, 16, 16), F)) for name in ("q_", "k_", "v_", "o"))
+    inputs, builder = [q, k, v, *([other] if another else [])], relax.BlockBuilder()
+    mask = np.where(np.tri(16, dtype=bool), np.float32(seen), np.float32(hidden))
+    with builder.function("main", inputs, attrs={"num_input": len(inputs), "kiln.dims": "{}"}):
+        with builder.dataflow():
+            scores = builder.emit(relax.op.einsum([q, k], "hqd,hkd->hqk"))
+            scores = builder.emit(relax.op.add(scores, other)) if another else scores
+            shares = builder.emit(
+                relax.op.nn.softmax(builder.emit(relax.op.add(scores, relax.const(mask))), -1)
+            )
+            result = builder.emit_output(relax.op.einsum([shares, v], "hqk,hke->hqe"))
+        builder.emit_func_output(result)
+    mod, _ = fused(builder.get())
+    (found,) = (applies(func) for func in mod.functions.values() if isinstance(func, tirx.PrimFunc))
+    assert found is not None and found.causal == causal
+
+
 @pytest.mark.heavy
 def test_ptxas_compiles_all_kernels(kernels: Any, tmp_path: Path) -> None:
     """Without spilled registers, in the shared memory of any GPU."""

@@ -29,7 +29,7 @@ from kiln.params.store import Tensors
 from kiln.tir.fused import Fused, NotSimple
 from kiln.tir.symbols import NO_RANGES, extent, is_dynamic, variables
 
-# Scores with such a number added have no weight.
+# Scores with such a number added have no weight beside others.
 _HIDDEN = -1e4
 # A width of heads so large that only the number of scores decides whether storing them costs too much.
 _WIDE = 1 << 10
@@ -207,20 +207,27 @@ def _marked(func: tvm.tirx.PrimFunc, causal: bool) -> tvm.tirx.PrimFunc | None:
 
 
 def _is_causal(mod: tvm.IRModule, chain: Chain, params: Tensors) -> bool:
-    """Whether a constant is added to the scores of `chain` that hides all keys after a query's own."""
+    """Whether a constant is added to the scores of `chain` that hides all keys after a query's own.
+
+    -inf hides them whatever else is added; a large negative number does if the constant is all that is added,
+    and is 0 for the other keys.
+    """
     call, last = chain.calls[0], attach.of(mod[chain.calls[0].args[0]])[-1]
     if last["name"] != "add":
         return False
+    items = call.args[1].fields
     for argument in last["args"]:
-        item = call.args[1].fields[argument["param"]] if "param" in argument else None
+        item = items[argument["param"]] if "param" in argument else None
         value = params.get(item.name) if isinstance(item, relax.Var) else constant(item)
         if value is None or value.ndim < 2 or value.dtype.kind != "f":
             continue
         queries, keys = value.shape[-2:]
         if [queries, keys] != list(map(extent, list(chain.variables[0].ty.shape)[-2:])) or queries > keys:
             continue
-        hidden = ~np.tri(queries, keys, keys - queries, dtype=bool)
-        if hidden.any() and (value[..., hidden] <= _HIDDEN).all():
+        seen = np.tri(queries, keys, keys - queries, dtype=bool)
+        hidden = value[..., ~seen]
+        alone = len(items) == 3 and not value[..., seen].any()
+        if hidden.size and (np.isneginf(hidden).all() or (alone and (hidden <= _HIDDEN).all())):
             return True
     return False
 
