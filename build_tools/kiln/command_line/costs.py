@@ -10,6 +10,7 @@ from typing import Any
 
 from kiln.command_line.build import COPIES
 from kiln.command_line.goals import answer_of_goals
+from kiln.command_line.model_files import DESCRIPTIVE_KEYS
 from kiln.command_line.running import DEFAULT_TARGET
 from kiln.config import Model, load_model, load_target
 from kiln.config.source import PythonSource
@@ -22,11 +23,6 @@ from kiln.sources import fetch
 
 WORK = Path("build", ".costs")
 SAMPLES = 6  # sizes at which times are measured
-# Keys of a model's YAML that do not change the time of a run.
-_DROPPED = (
-    "aliases", "budget", "labels", "run", "format", "description", "licence", "homepage", "name",
-    "special_cases",
-)  # fmt: skip
 # Keys of a dimension that belong to `buckets: auto`; the copies that are measured list their buckets.
 _AUTO_KEYS = ("auto", "traffic", "costs", "max_buckets", "code_budget", "auto_as", "auto_assume")
 
@@ -139,7 +135,7 @@ def _write_copy(
 ) -> Path:
     """Write the YAML file of a copy of the model with these buckets; its other dimensions have one size."""
     content = model.model_dump(mode="json", exclude_unset=True)
-    for key in _DROPPED:
+    for key in (*DESCRIPTIVE_KEYS, "special_cases"):
         content.pop(key, None)
     for dim_name, settings in content["dims"].items():
         for key in _AUTO_KEYS:

@@ -17,6 +17,11 @@ from kiln.sources.torch_model import Shapes, with_sizes, without_shapes
 from kiln.stages.model import ExportStage, TraceStage
 
 STAGES = Path("build", ".stages")  # of builds, files between their stages
+# Keys of a model's YAML that a copy of the model, made to measure or compare it, leaves out: they say how the
+# original is named, described and checked, not what it computes.
+DESCRIPTIVE_KEYS = (
+    "aliases", "budget", "labels", "run", "format", "description", "licence", "homepage", "name",
+)  # fmt: skip
 
 
 def graph_file(model: Model, folder: Path) -> Path:

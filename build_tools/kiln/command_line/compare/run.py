@@ -20,7 +20,7 @@ from kiln.command_line.compare.figures import Difference, difference
 from kiln.command_line.compare.probe import Probe
 from kiln.command_line.compare.probes import write_probed
 from kiln.command_line.goals import answer_of_goals
-from kiln.command_line.model_files import graph_of
+from kiln.command_line.model_files import DESCRIPTIVE_KEYS, graph_of
 from kiln.command_line.running import Destination, running
 from kiln.config import Model, load_model
 from kiln.errors import KilnError
@@ -29,10 +29,6 @@ from kiln.manifest import read_manifest
 from kiln.sources.npy import load_npz
 
 WORK = Path("build", ".compare")
-_KEYS_OF_THE_ORIGINAL = (
-    "aliases", "budget", "cut", "labels", "run", "format", "description", "licence",
-    "homepage", "name",
-)  # fmt: skip
 
 
 class WrongInputsError(KilnError):
@@ -177,7 +173,7 @@ def configuration_of(
 ) -> Path:
     """Write the YAML file of a copy of `model`; `source`: the file with its graph. JSON is YAML."""
     content = model.model_dump(mode="json", exclude_unset=True)
-    for key in _KEYS_OF_THE_ORIGINAL:
+    for key in (*DESCRIPTIVE_KEYS, "cut"):
         content.pop(key, None)
     content["source"] = {"kind": "file", "path": str(source.resolve())}
     if golden is not None:

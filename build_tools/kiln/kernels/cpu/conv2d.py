@@ -26,6 +26,7 @@ from kiln.kernels.cpu.conv2d_tiles import TileLoops
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue, flat_argument, may_overwrite, parameters
 from kiln.kernels.cpu.gemm_tile import pack
+from kiln.kernels.cpu.output_tile import stored_together
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import Argument, Array, Expr, Kernel, Machine, Pack, Packing, argument, define
 from kiln.tir.fused import Fused, Nest
@@ -79,7 +80,8 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
         def finish(row: Expr, column: Expr, value: Expr) -> None:
             element.store(conv.result_indices(row, column, shape), value)
 
-        loops = TileLoops(conv, schedule, buffers[0], buffers[1], finish, machine.prefetch_range)
+        together = stored_together(machine, str(last.buffer.dtype))
+        loops = TileLoops(conv, schedule, buffers[0], buffers[1], finish, machine.prefetch_range, together)
         with_tile_registers(schedule.tile_registers, lambda: loops.emit(begin, end))
 
     in_place = may_overwrite(fused, anchor, last, buffers_read)

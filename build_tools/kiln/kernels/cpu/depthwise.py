@@ -22,8 +22,9 @@ from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.depthwise_chunks import chunk_vectors, exceeds_l2, is_distant
-from kiln.kernels.cpu.depthwise_tile import ChannelRange, Place, emit, method_of
+from kiln.kernels.cpu.depthwise_tile import MULTIPLY, ChannelRange, Place, emit, method_of
 from kiln.kernels.cpu.epilogue import Epilogue, flat_argument, may_overwrite, parameters
+from kiln.kernels.cpu.gemm_int8 import WHOLE
 from kiln.kernels.cpu.gemm_tile import widens
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
@@ -157,15 +158,29 @@ class Division:
         return self.full + any(self.left)
 
 
+def _doubled(machine: Machine, dtypes: Sequence[str], accumulator: str, method: str) -> bool:
+    """Whether tiles have two registers of int32 sums for each of operands in 16 bits: half as many loads.
+
+    On 32-bit ARM without a method of its own for the products, they would not fit the registers.
+    """
+    halves = accumulator == "int32" and all(dtype in ("int8", "uint8", "int16") for dtype in dtypes)
+    neon = machine.isa == "neon" and halves and machine.registers >= 32
+    return neon or method in MULTIPLY or widens(machine, dtypes, accumulator)
+
+
 def division(
-    conv: Convolution, machine: Machine, accumulator: str, dtypes: Sequence[str] = ("float32",)
+    conv: Convolution,
+    machine: Machine,
+    accumulator: str,
+    dtypes: Sequence[str] = ("float32",),
+    weights_narrow: bool = False,
 ) -> Division:
     """The division of `conv` on `machine`: measured values of the tuning record, else heuristics.
 
-    `dtypes`: of x and the weights.
+    `dtypes`: of x and the weights. `weights_narrow`: whether magnitudes of the weights are below 128.
     """
-    lanes = machine.lanes("float32")
-    if widens(machine, dtypes, accumulator):  # two registers for each sum: half as many instructions
+    lanes, method = machine.lanes("float32"), method_of(machine, dtypes, accumulator, weights_narrow)
+    if _doubled(machine, dtypes, accumulator, method):
         lanes *= 2
         machine = replace(machine, registers=machine.registers // 2)
     measured = conv.choice(machine).strip if accumulator == "float32" else None
@@ -186,7 +201,6 @@ def division(
     shared = machine.shares(4 * conv.macs // lanes)
     tasks = (full + any(vectors_left)) * lines if shared else None
     shared_inputs = rows > 1 or shares_inputs(machine, conv, strip)
-    method = method_of(machine, dtypes, accumulator)
     return Division(
         lanes, strip, shared_inputs, rows, vectors, full, vectors_left, bands, lines, tasks, method
     )
@@ -270,7 +284,9 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
     w_param = fused.params[1]
     conv, accumulator = Convolution(op, fused, anchor), str(anchor.buffer.dtype)
-    divided = division(conv, machine, accumulator, [str(param.dtype) for param in fused.params[:2]])
+    narrow = fused.magnitudes.get(w_param, WHOLE) < WHOLE
+    dtypes = [str(param.dtype) for param in fused.params[:2]]
+    divided = division(conv, machine, accumulator, dtypes, narrow)
     buffers_read = parameters(fused, anchor, last)
     arguments = [argument(param, fused.tables) for param in buffers_read]
     arguments[0] = flat_argument(fused, fused.params[0])

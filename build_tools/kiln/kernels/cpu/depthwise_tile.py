@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,10 @@ from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.runtime_product import PAIRS, method_of_pairs, multiply_pairs
 from kiln.tir.builder import Expr, Machine, bind, int64, load, registers, serial, store, vector
 from kiln.tir.vector_expr import ramp
+
+_BYTES = 8  # in the operands of SMULL
+# LLVM's names of SMULL, by method.
+MULTIPLY = {"smull": "llvm.aarch64.neon.smull.v8i16", "vmull": "llvm.arm.neon.vmulls.v8i16"}
 
 
 @dataclass(frozen=True)
@@ -53,13 +59,17 @@ def emit(
         tile.finish(row, element)
 
 
-def method_of(machine: Machine, dtypes: Sequence[str], accumulator: str) -> str:
+def method_of(machine: Machine, dtypes: Sequence[str], accumulator: str, weights_narrow: bool) -> str:
     """The method that adds products of numbers of 16 bits or fewer to sums of 32 bits.
 
     "pairs": by x86's PMADDWD, which adds the products of two numbers, one of them 0 here: half the work of
-    PMULLD, which LLVM chooses. "vnni": by VPDPWSSD, which adds them to the sum as well. "": as LLVM chooses.
+    PMULLD, which LLVM chooses. "vnni": by VPDPWSSD, which adds them to the sum as well. "smull" and "vmull":
+    by SMULL and SMLAL of 64-bit and 32-bit ARM, which add the products of two taps in 16 bits: they fit where
+    both are int8 and `weights_narrow`, whether the magnitudes of weights are below 128. "": as LLVM chooses.
     """
     halves = accumulator == "int32" and all(dtype in ("int8", "uint8", "int16") for dtype in dtypes)
+    if machine.isa == "neon" and halves and weights_narrow and set(dtypes) == {"int8"}:
+        return "smull" if machine.registers >= 32 else "vmull"
     if method_of_pairs(machine) != "pairs" or not halves:
         return ""
     return "vnni" if machine.dot == "vnni" else "pairs"
@@ -73,7 +83,8 @@ class _Tile:
         method: str,
     ) -> None:  # fmt: skip
         self.conv, self.place, self.channel, self.width = conv, place, channels.first, channels.count
-        self.method = method if ("pairs", self.width) in PAIRS else ""
+        possible = self.width == _BYTES if method in MULTIPLY else ("pairs", self.width) in PAIRS
+        self.method = method if possible else ""
         self.x, self.weights, self.accumulator = buffers[0], buffers[1], accumulator
         # One buffer per row: TVM puts buffers of more than 1 KiB on the heap.
         self.sums = [registers([place.columns, self.width], accumulator) for _ in range(place.rows)]
@@ -134,13 +145,19 @@ class _Tile:
         `rows`: (row of the tile, offset of the weights, whether these are the first products of that row).
         Unrolled, so that LLVM sees which inputs the pixels of the tile share.
         """
-        conv = self.conv
-        for j in range(conv.kernel_w):
+        conv, step = self.conv, 2 if self.method in MULTIPLY else 1
+        for first in range(0, conv.kernel_w, step):
+            js = range(first, min(first + step, conv.kernel_w))
             for row, taps, begins in rows:
                 for index in range(self.place.columns):
-                    offset = (index * conv.stride_w + j * conv.dilation_w) * conv.pitch
-                    tap = taps + int64(j * conv.channels)
-                    self._add_product(row, index, line + int64(offset), tap, begins and not j)
+                    operands = [
+                        (
+                            line + int64((index * conv.stride_w + j * conv.dilation_w) * conv.pitch),
+                            taps + int64(j * conv.channels),
+                        )
+                        for j in js
+                    ]
+                    self._add_products(row, index, operands, begins and not first)
 
     def _add_in_loop(self, line: Expr, taps: Expr) -> None:
         """Add the products of the line of x at `line` and the kernel row at `taps` to row 0 of the tile."""
@@ -150,13 +167,17 @@ class _Tile:
             tap = bind(taps + j * int64(conv.channels))
             for index in range(self.place.columns):
                 offset = index * conv.stride_w * conv.pitch
-                self._add_product(0, index, pixel + int64(offset), tap, False)
+                self._add_products(0, index, [(pixel + int64(offset), tap)], False)
 
-    def _add_product(self, row: int, index: int, pixel: Expr, tap: Expr, first: bool) -> None:
-        """Add to column `index` of row `row` the product of x from `pixel` and weights from `tap`.
+    def _add_products(self, row: int, index: int, operands: Sequence[tuple[Expr, Expr]], first: bool) -> None:
+        """Add products to column `index` of row `row`; `first`: store them, without the sum.
 
-        `first`: store the product, without the sum.
+        `operands`: of each product the offset in x and that in the weights: of two with a method of MULTIPLY.
         """
+        if self.method in MULTIPLY:
+            self._add_in_16_bits(row, index, operands, first)
+            return
+        ((pixel, tap),) = operands
         if self.method:
             self._add_halves(row, index, pixel, tap, first)
             return
@@ -167,8 +188,21 @@ class _Tile:
                 total = load(self.sums[row], [int64(index), lane]) + total
             store(self.sums[row], [int64(index), lane], total)
 
+    def _add_in_16_bits(
+        self, row: int, index: int, operands: Sequence[tuple[Expr, Expr]], first: bool
+    ) -> None:
+        """`_add_products` by a method of MULTIPLY."""
+        where = [int64(index), ramp(int64(0), _BYTES)]
+        products = []
+        for pixel, tap in operands:
+            left, right = load(self.x, [ramp(pixel, _BYTES)]), load(self.weights, [ramp(tap, _BYTES)])
+            multiply = MULTIPLY[self.method]
+            products.append(tirx.call_llvm_pure_intrin(f"int16x{_BYTES}", multiply, left, right))
+        total = tirx.Cast(f"int32x{_BYTES}", functools.reduce(operator.add, products))
+        store(self.sums[row], where, total if first else load(self.sums[row], where) + total)
+
     def _add_halves(self, row: int, index: int, pixel: Expr, tap: Expr, first: bool) -> None:
-        """`_add_product` by `method`: each number is half of a pair; the other half of the weights is 0."""
+        """`_add_products` by `method`: each number is half of a pair; the other half of the weights is 0."""
         lanes, sums_type, halves_type = (
             ramp(int64(0), self.width),
             f"int32x{self.width}",
