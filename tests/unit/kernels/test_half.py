@@ -189,10 +189,11 @@ def test_an_image_that_only_a_convolution_reads_is_rounded_where_it_is_made() ->
     def image(x: Any, others: bool) -> Any:
         moved = relax.op.permute_dims(x, [0, 2, 3, 1])
         layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
-        result = relax.op.nn.conv2d(moved, const(WEIGHTS["first"]), padding=[1] * 4, **layouts)
+        result = relax.op.nn.conv2d(moved, const(weights), padding=[1] * 4, **layouts)
         return [result, relax.op.max(moved)] if others else result
 
-    x = R.standard_normal((1, 3, 8, 8)).astype(np.float32)
+    weights = R.standard_normal((3, 3, 4, 16)).astype(np.float32)  # three channels would get a fourth
+    x = R.standard_normal((1, 4, 8, 8)).astype(np.float32)
     found = []
     for others, dtype in ((False, "float16"), (True, "float32")):
         mod, params = fused(module([(x.shape, "float32")], lambda x, o=others: image(x, o)), "fp16")
