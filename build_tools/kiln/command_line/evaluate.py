@@ -16,7 +16,7 @@ from rich.table import Table
 from kiln.arrays import Array
 from kiln.command_line.build import build
 from kiln.command_line.model_files import graph_file, traced_by_build
-from kiln.command_line.outputs import save_npz, writable
+from kiln.command_line.outputs import files_of, save_npz, writable
 from kiln.command_line.quantise.search import snr_db
 from kiln.command_line.running import Destination, running
 from kiln.command_line.samples import SamplePort, Samples, check_labels, samples_from_file
@@ -81,7 +81,7 @@ def evaluate(
     if not data.exists():
         raise KilnError(f"{data}: no such file or folder")
     if outputs is not None:
-        writable("outputs", outputs)
+        writable("outputs", outputs, data, *files_of(name, model))
     built = build(name, destination.named, **options)
     model, folder = traced_by_build(model), built.folder
     manifest = read_manifest(folder)

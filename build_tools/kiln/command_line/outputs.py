@@ -10,18 +10,39 @@ from pathlib import Path
 import numpy as np
 
 from kiln.arrays import Array
+from kiln.config import Model
+from kiln.config.source import FileSource
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 
 
-def writable(option: str, path: Path) -> None:
+def writable(option: str, path: Path, *inputs: str | Path | None) -> None:
     """Raise KilnError if no file `path` can be written; `option` is the name of the option that gives it.
 
-    Folders that do not exist are allowed: writing creates them.
+    `inputs`: what the command reads, paths or other names; the result may not replace them. Folders that do
+    not exist are allowed: writing creates them.
     """
     if path.is_dir():
         raise KilnError(f"--{option} {path}: a folder, but the path of a file is expected")
+    for file in inputs:
+        if file is not None and path.exists() and Path(file).exists() and path.samefile(file):
+            raise KilnError(f"--{option} {path}: the command reads this file; name another one to write")
     _check_nearest(option, path, path.absolute().parent)
+
+
+def onnx_file(out: Path, beside: str, *inputs: str | Path | None) -> None:
+    """Raise KilnError if the option --out names no .onnx file, or one of `inputs`; see `writable`.
+
+    `beside`: the suffix and content of another file, which gets the same name.
+    """
+    writable("out", out, *inputs)
+    if out.suffix.lower() != ".onnx":
+        raise KilnError(f"--out {out}: its name must end in .onnx; a file {beside} is written next to it")
+
+
+def files_of(name: str, model: Model) -> tuple[str | Path, ...]:
+    """The files of a model that the user keeps: the YAML file, if `name` is one, and the model's own file."""
+    return (name, model.source.path) if isinstance(model.source, FileSource) else (name,)
 
 
 def writable_folder(option: str, path: Path) -> None:

@@ -28,7 +28,7 @@ def costs(arguments: Namespace) -> Reply:
     from kiln.command_line.arguments import model_of
 
     options = {} if arguments.byoc is None else {"byoc": arguments.byoc}
-    writable("costs", Path(arguments.costs))
+    writable("costs", Path(arguments.costs), model_of(arguments))
     times = measure(model_of(arguments), _target(arguments), arguments.device, arguments.dim, **options)
     atomic_write(Path(arguments.costs), times.text())
     part = AnswerPart(

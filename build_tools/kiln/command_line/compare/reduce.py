@@ -24,7 +24,7 @@ from kiln.command_line.build import COPIES, build_copy
 from kiln.command_line.compare.part_keys import keys_of_part, write_keys
 from kiln.command_line.compare.run import Compared, WrongInputsError, compare_model, configuration_of
 from kiln.command_line.model_files import graph_of
-from kiln.command_line.outputs import writable
+from kiln.command_line.outputs import files_of, onnx_file, writable
 from kiln.command_line.running import Destination
 from kiln.config import Model, load_model
 from kiln.device.bundle import open_bundle
@@ -163,10 +163,9 @@ def reduce_model(
 
     options: of the build, such as byoc. Raises KilnError where nothing fails.
     """
-    writable("out", out)
-    if out.suffix.lower() != ".onnx":
-        raise KilnError(f"--out {out}: its name must end in .onnx; the inputs go next to it, in .npz")
     model = load_model(name)
+    onnx_file(out, ".npz with the inputs", *files_of(name, model))
+    writable("out", out.with_suffix(".npz"), inputs)
     if inputs is not None:
         load_npz(inputs)  # a damaged file is not a fault of the model
     with scratch_folder("reduce") as folder:

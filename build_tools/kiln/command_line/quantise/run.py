@@ -12,7 +12,7 @@ import numpy as np
 
 from kiln.arrays import Array
 from kiln.command_line.model_files import graph_of
-from kiln.command_line.outputs import writable
+from kiln.command_line.outputs import files_of, onnx_file
 from kiln.command_line.quantise.calibration import calibration_samples
 from kiln.command_line.quantise.improve import LEAST_TO_SPLIT, Change, QuantiseOptions, improved
 from kiln.command_line.quantise.keys import keys_for
@@ -83,7 +83,7 @@ def quantise(
     """
     model = load_model(name)
     out = Path(f"{model.name}_int8.onnx") if out is None else out
-    writable("out", out)
+    onnx_file(out, ".json with the figures", data, *files_of(name, model))
     with scratch_folder("quantise") as scratch:
         folder = Path(scratch)
         model, source = graph_of(model, folder, "quantise", (".onnx",))
