@@ -331,14 +331,10 @@ struct kiln_model {
 
 /* ---- sessions ------------------------------------------------------------------------------- */
 
-#define KILN_SKIP_CHECKSUM                                                                         \
-    1u /* config.flags: trust the params image's payload, read none of it                          \
-        */
-
-#define KILN_KEEP_STATE                                                                            \
-    2u /* config.flags: kiln_open leaves the state's memory as it is, as an earlier session left   \
-        * it                                                                                       \
-        */
+/* config.flags: trust the payload of the params image, read none of it */
+#define KILN_SKIP_CHECKSUM 1u
+/* config.flags: kiln_open leaves the state's memory as it is, as an earlier session left it */
+#define KILN_KEEP_STATE 2u
 
 struct kiln_config {
     void *arena;        /* <M>_ARENA_BYTES at a multiple of <M>_ARENA_ALIGN; less suffices for a */
@@ -498,8 +494,10 @@ struct kiln_pool {
 };
 
 /* Start a pool of `threads` threads, the caller's own among them; 0 or less: one for each
- * Sessions may share it: while one uses it, the others work in their own thread. The memory may
- * hold anything but an open pool, whose threads would be lost. On an error the pool is closed. */
+ * processor. Sessions may share it: while one uses it, the others work in their own thread. The
+ * memory may hold anything but an open pool, whose threads would be lost. On an error the pool is
+ * closed. Without an operating system a pool has the caller's thread alone; else more than
+ * KILN_POOL_MAX_THREADS are KILN_SYSTEM_THREADS. */
 kiln_status kiln_pool_open(kiln_pool *pool, int32_t threads);
 /* End the pool's threads. Returns KILN_BUSY, and does nothing, while a kernel uses the pool: if
  * called from a task, or from another thread than the one that runs. A pool may be closed from

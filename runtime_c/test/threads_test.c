@@ -151,9 +151,11 @@ static void test_open(void) {
     CHECK(kiln_pool_open(NULL, 2) == KILN_NULL_ARGUMENT);
     CHECK(kiln_pool_threads(NULL) == 1);
     kiln_pool_close(NULL);
-    CHECK(kiln_pool_open(&pool, 0) == KILN_OK); /* one for each processor */
-    CHECK(kiln_pool_threads(&pool) >= 1);
-    kiln_pool_close(&pool);
+    for (int32_t none = 0; none >= -1; none--) { /* one for each processor */
+        CHECK(kiln_pool_open(&pool, none) == KILN_OK);
+        CHECK(kiln_pool_threads(&pool) >= 1);
+        kiln_pool_close(&pool);
+    }
     for (int i = 0; i < 20; i++) { /* closed while workers spin, or before they have begun */
         CHECK(kiln_pool_open(&pool, 4) == KILN_OK);
         kiln_pool_close(&pool);
