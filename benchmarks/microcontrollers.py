@@ -24,7 +24,8 @@ from kiln.config import Target, load_target
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json, write_json
-from kiln.plan.schema import ExpressionArgument, PlannedStep, read_plan
+from kiln.plan.loop_rounds import rounds_of
+from kiln.plan.schema import PlannedStep, read_plan
 
 from benchmarks import tflm
 from benchmarks.contenders import Folders
@@ -128,19 +129,8 @@ def measured(given: str, target: str, folders: Folders) -> Measured:
 
 
 def multiply_adds(steps: Sequence[PlannedStep]) -> int:
-    """Multiply-adds of a run; a loop has as many rounds as rows that it writes, one if it writes no rows."""
-    totals, rounds = [0], [1]
-    for step in steps:
-        if step.loop is not None and not step.loop.ends:
-            totals, rounds = [*totals, 0], [*rounds, 1]
-        elif step.loop is not None:
-            of_loop = totals.pop() * rounds.pop()
-            totals[-1] += of_loop
-        elif step.label == "loop_row":
-            sizes = [arg.bytes for arg in step.args if not isinstance(arg, ExpressionArgument)]
-            rounds[-1] = sizes[-1] // sizes[0]
-        totals[-1] += step.macs or 0
-    return totals[0]
+    """Multiply-adds of a run, in all rounds of its loops."""
+    return sum((step.macs or 0) * rounds for step, rounds in zip(steps, rounds_of(steps), strict=True))
 
 
 def _file_of(model: str, folders: Folders) -> Path | None:
