@@ -67,13 +67,19 @@ def test_lstms_of_tflite(tmp_path: Path) -> None:
     assert_same(pairs, inputs, tmp_path)
 
 
-# Kind, steps, batch, and attributes: parts of four steps and of one, both directions, initial states.
+# Kind, steps, batch, and attributes: parts of four steps and of one, all directions, initial states; layers
+# whose results of all steps nothing reads, and short ones.
 RECURRENT = [
     ("LSTM", 20, 2, {}),
     ("LSTM", 23, 1, {"direction": "reverse"}),
     ("GRU", 28, 1, {"direction": "reverse", "linear_before_reset": 1}),
     ("GRU", 33, 2, {}),
     ("RNN", 60, 1, {}),
+    ("RNN", 10, 1, {}),
+    ("LSTM", 20, 2, {"direction": "bidirectional"}),
+    ("GRU", 23, 1, {"direction": "bidirectional", "linear_before_reset": 1}),
+    ("LSTM", 12, 1, {"direction": "reverse", "unread": True}),
+    ("GRU", 20, 2, {"direction": "bidirectional", "unread": True}),
 ]
 HIDDEN = 40
 
@@ -82,17 +88,21 @@ def recurrent(
     kind: str, steps: int, batch: int, attributes: dict[str, Any], path: Path
 ) -> tuple[Path, list[Any]]:
     rng, gates = np.random.default_rng(7), {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
-    sizes = {"w": (1, gates * HIDDEN, 6), "r": (1, gates * HIDDEN, HIDDEN), "b": (1, 2 * gates * HIDDEN)}
+    attributes, sides = dict(attributes), 1 + (attributes.get("direction") == "bidirectional")
+    results = ["last"] if attributes.pop("unread", False) else ["y", "last"]
+    columns = gates * HIDDEN
+    sizes = {"w": (sides, columns, 6), "r": (sides, columns, HIDDEN), "b": (sides, 2 * columns)}
     constants = [
         onnx.numpy_helper.from_array(rng.normal(size=size).astype("f4") / 6, name)
         for name, size in sizes.items()
     ]
-    shapes = {"x": (steps, batch, 6), "h": (1, batch, HIDDEN)}
+    shapes = {"x": (steps, batch, 6), "h": (sides, batch, HIDDEN)}
     ports = [onnx.helper.make_tensor_value_info(name, 1, size) for name, size in shapes.items()]
-    results = [onnx.helper.make_tensor_value_info(name, 1, None) for name in ("y", "last")]
+    outputs = [onnx.helper.make_tensor_value_info(name, 1, None) for name in results]
     inputs = ["x", "w", "r", "b", "", "h"]
-    node = onnx.helper.make_node(kind, inputs, ["y", "last"], hidden_size=HIDDEN, **attributes)
-    graph = onnx.helper.make_graph([node], "g", ports, results, constants)
+    names = ["y" if "y" in results else "", "last"]
+    node = onnx.helper.make_node(kind, inputs, names, hidden_size=HIDDEN, **attributes)
+    graph = onnx.helper.make_graph([node], "g", ports, outputs, constants)
     opsets = [onnx.helper.make_opsetid("", 17)]
     onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
     return path, [rng.normal(size=size).astype("f4") for size in shapes.values()]
