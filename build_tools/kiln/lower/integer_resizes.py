@@ -1,8 +1,9 @@
-"""Resized images of quantised tensors without floats: positions and weights are constants.
+"""Resized images of quantised tensors without floats: positions and weights are constants or integers.
 
 The nearest neighbour is a look-up along each axis. A bilinear interpolation is two weighted sums, in 32 bits,
-with weights of 11 bits: its error is below 0.1 of a level of 8 bits, before one rounding.
-Needs: sizes that are known. Guarantees: other methods and modes stay as they are.
+with weights of 11 bits: its error is below 0.1 of a level of 8 bits, before one rounding. Of dynamic sizes,
+the position of a nearest neighbour is a quotient of integers.
+Needs: for bilinear interpolation sizes that are known. Guarantees: other methods and modes stay as they are.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 
 from kiln.graph.bindings import Array, CallRewriter, const, operator, shape_of
 from kiln.lower.linear_sums import BYTES, LEVELS, dequantised
@@ -25,19 +26,66 @@ def nearest(rewriter: CallRewriter, call: Any) -> Any:
     """Look-ups by constants for an image.resize2d of integers to the nearest neighbours; else None."""
     if str(call.attrs.method) != "nearest_neighbor" or str(call.args[0].ty.dtype) not in LEVELS:
         return None
-    axes = _axes(call)
-    rounding = str(call.attrs.rounding_method)
-    if axes is None or rounding not in ("", "floor", "round", "round_prefer_ceil"):
+    rounding, mode = str(call.attrs.rounding_method), str(call.attrs.coordinate_transformation_mode)
+    if rounding not in ("", "floor", "ceil", "round", "round_prefer_ceil", "round_prefer_floor"):
         return None
-    result = call.args[0]
+    rounding = rounding or ("round" if mode == "align_corners" else "floor")
+    axes, result = _axes(call), call.args[0]
+    if axes is None:
+        return _of_dynamic_sizes(rewriter, call, rounding)
     for axis, size, count in axes:
-        position = _positions(size, count, str(call.attrs.coordinate_transformation_mode))
-        is_rounded = rounding.startswith("round") or (
-            not rounding and str(call.attrs.coordinate_transformation_mode) == "align_corners"
-        )
-        places = np.floor(position + (np.float32(0.5) if is_rounded else _EPSILON))
+        position = _positions(size, count, mode)
+        half = np.float32(0.5)
+        places = {
+            "floor": np.floor(position + _EPSILON),
+            "ceil": np.ceil(position - _EPSILON),
+            "round_prefer_floor": np.ceil(position - half),
+        }.get(rounding, np.floor(position + half))
         result = rewriter.emit(_taken(result, np.clip(places, 0, size - 1), axis))
     return result
+
+
+def _of_dynamic_sizes(rewriter: CallRewriter, call: Any, rounding: str) -> Any:
+    """The nearest neighbours in an image of which a size is dynamic; None for another layout or mode."""
+    layout, mode, shape = (
+        str(call.attrs.layout),
+        str(call.attrs.coordinate_transformation_mode),
+        shape_of(call),
+    )
+    if layout not in ("NHWC", "NCHW") or mode not in _MODES:
+        return None
+    if all(isinstance(size, int) for size in (*shape, *shape_of(call.args[0]))):
+        return None
+
+    def compute(image: Any) -> Any:
+        def element(*at: Any) -> Any:
+            places = list(at)
+            for axis in map(layout.index, "HW"):
+                size, count = image.shape[axis], tirx.IntImm("int64", 0) + shape[axis]
+                place = _place(at[axis], size, count, mode, rounding)
+                places[axis] = tirx.max(tirx.min(place, size - 1), 0)
+            return image(*places)
+
+        return te.compute(shape, element, name="resized")
+
+    return rewriter.builder_.call_te(compute, call.args[0], primfunc_name_hint="resized")
+
+
+def _place(index: Any, size: Any, count: Any, mode: str, rounding: str) -> Any:
+    """The position of result `index` of `count` along an axis of `size`, rounded down or to the nearest.
+
+    As a quotient, since positions are multiples of 1 / (2 count): nothing is rounded before.
+    """
+    if mode == "align_corners":
+        above, below = 2 * index * (size - 1), 2 * tirx.max(count - 1, 1)
+    elif mode == "asymmetric":
+        above, below = 2 * index * size, 2 * count
+    else:
+        above, below = (2 * index + 1) * size - count, 2 * count
+    half = tirx.floordiv(below, 2)
+    added = {"floor": 0, "ceil": below - 1, "round_prefer_floor": half - 1}.get(rounding, half)
+    place = tirx.floordiv(above + added, below)
+    return tirx.Select(count == 1, index, place) if mode == "pytorch_half_pixel" else place
 
 
 def bilinear(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: str) -> Any:

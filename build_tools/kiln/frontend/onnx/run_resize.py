@@ -20,6 +20,7 @@ from tvm.script.ir_builder import tirx as script
 from kiln.frontend.counted import movement
 from kiln.frontend.counted.memory import serial
 from kiln.frontend.counted.movement import element
+from kiln.frontend.onnx import run_nearest
 from kiln.frontend.onnx.known_parts import known_parts
 from kiln.frontend.onnx.node import Node, as_tensor
 from kiln.frontend.onnx.resample import Rule, rule_with_rounding
@@ -94,7 +95,11 @@ class RunResize:
             new = self._size(number)
             if region is None and self._is_unchanged(number, new):
                 continue
-            rule = rule_with_rounding(self.rule, None if self._given is None else self._given[number])
+            scale = None if self._given is None else self._given[number]
+            rule = rule_with_rounding(self.rule, scale)
+            if self._by_scales and (exact := run_nearest.exact_scale(rule, scale)) is not None:
+                data = run_nearest.resized(self.node, data, rule, exact, axis, int64_of(new))
+                continue
             data = _ResizedAxis(self.node, rule, axis, self.old[number], new).resized(
                 data, [self._ratios, *([] if region is None else [region])], number, len(self.axes)
             )
