@@ -42,7 +42,7 @@ Case = tuple[list[tuple[tuple[int, ...], str]], str, Callable[..., Any], Callabl
 CASES: dict[str, Case] = {
     **{
         f"product_{m}_{n}_{k}": ([((m, k), H), ((k, n), H)], H, topi.matmul, lambda a, b: a @ b)
-        for m, n, k in [(64, 64, 96), (8, 8, 8), (33, 41, 70), (65, 200, 48)]
+        for m, n, k in [(16, 16, 16), (64, 64, 96), (8, 8, 8), (33, 41, 70), (65, 200, 48)]
     },
     "bias_relu": (
         [((40, 64), H), ((64, 24), H), ((24,), F)],
