@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kiln.errors import KilnError
-from kiln.frontend.torch.fixed_sizes import check_sizes, dynamic_axes
+from kiln.frontend.torch.fixed_sizes import check_sizes, dynamic_axes, widen_pairs
 
 
 @dataclass(frozen=True)
@@ -84,3 +84,22 @@ def test_a_condition_on_a_size_is_refused(most: int) -> None:
     exported = program([N, 3], [Equation(N, 2)], most)
     with pytest.raises(KilnError, match=r"sizes with Eq\(Mod\(n, 2\), 0\), and n may be 3; export"):
         check_sizes(Path("m.pt2"), AXES, exported)
+
+
+@dataclass(frozen=True)
+class Limits:
+    lower: int
+    upper: int
+    is_int: bool = True
+
+
+def test_a_range_up_to_two_has_room_while_it_is_converted() -> None:
+    """PyTorch takes dynamic sizes for at least 2, and would fix one of 0..2 at 2."""
+    pair, row = Size("pair"), Size("row")
+    ranges = {pair: Limits(0, 2), row: Limits(0, 5)}
+    environment = SimpleNamespace(var_to_range=dict(ranges), guards=[])
+    tensor = SimpleNamespace(shape=(pair, row), fake_mode=SimpleNamespace(shape_env=environment))
+    nodes = [SimpleNamespace(name="x", meta={"val": tensor})]
+    graph = SimpleNamespace(find_nodes=lambda op: nodes)
+    widen_pairs(SimpleNamespace(graph=graph, range_constraints=ranges))
+    assert ranges == environment.var_to_range == {pair: Limits(0, 3), row: Limits(0, 5)}

@@ -25,7 +25,7 @@ from kiln.frontend.torch.convolutions import convolutions
 from kiln.frontend.torch.diagonals import without_diagonal_writes
 from kiln.frontend.torch.dynamic_numbers import DYNAMIC_NUMBERS
 from kiln.frontend.torch.exact_numbers import EXACT_NUMBERS
-from kiln.frontend.torch.fixed_sizes import check_sizes, dynamic_axes
+from kiln.frontend.torch.fixed_sizes import check_sizes, dynamic_axes, widen_pairs
 from kiln.frontend.torch.groups import grouped
 from kiln.frontend.torch.ignored_options import ignored_options
 from kiln.frontend.torch.integers import INTEGERS
@@ -65,6 +65,7 @@ def convert(path: Path, tools: str = "") -> bytes:
     load_torch(str(path))
     opened = open_archive(path)
     axes = dynamic_axes(opened)
+    widen_pairs(opened)
     import torch
 
     try:

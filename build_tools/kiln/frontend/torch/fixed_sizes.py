@@ -25,6 +25,20 @@ def dynamic_axes(program: Any) -> dict[str, list[int]]:
     }
 
 
+def widen_pairs(program: Any) -> None:
+    """Let sizes of at most 2 of an ExportedProgram be 3, while it is converted.
+
+    PyTorch's tracing assumes that dynamic sizes are neither 0 nor 1, so that a range up to 2 is the size 2
+    alone: the first operator that asks fixes it.
+    """
+    modes = [getattr(value, "fake_mode", None) for value in _inputs(program).values()]
+    environments = [mode.shape_env for mode in modes if mode is not None and mode.shape_env is not None]
+    for ranges in (program.range_constraints, *(environment.var_to_range for environment in environments)):
+        for symbol, limits in list(ranges.items()):
+            if limits.is_int and limits.upper == 2 and limits.lower < 2:
+                ranges[symbol] = type(limits)(limits.lower, 3)
+
+
 def check_sizes(path: Path, axes: dict[str, list[int]], exported: Any) -> None:
     """Raise KilnError if the ExportedProgram `exported` holds for some sizes of these `axes` only.
 
