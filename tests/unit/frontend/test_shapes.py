@@ -161,6 +161,17 @@ def test_padded_sizes_are_fixed_and_still_named(tmp_path: Path) -> None:
     assert interface.dims == [Dimension(name="n", min=1, max=9)]
 
 
+def test_an_inferred_axis_beside_sums_of_dimensions(tmp_path: Path) -> None:
+    """Padded images as kornia's filters reshape them: the batch is b, not b * (h + 4) * 3 // (h * 3 + 12)."""
+    text = """g (float[b,3,h,w] x) => (float[?,?,?,?] y) {
+        p = Constant<value = int64[8] {0, 0, 2, 2, 0, 0, 2, 2}>()
+        a = Pad(x, p)
+        n = Constant<value = int64[2] {-1, 3}>() hw = Shape<start = 2>(a) t = Concat<axis = 0>(n, hw)
+        y = Reshape(a, t) }"""
+    _, interface = imported(write(tmp_path / "m.onnx", text), {"b": (1, 3), "h": (5, 9), "w": (5, 9)})
+    assert interface.outputs[0].shape[:2] == ["b", 3]
+
+
 def test_a_part_of_a_dimension_has_a_parameter_of_its_own(tmp_path: Path) -> None:
     text = "g (float[w] x) => (float[w] y) { y = Exp(x) }"
     module, interface = imported(write(tmp_path / "m.onnx", text), {"w": (8, 64, 8)})

@@ -16,6 +16,7 @@ from tvm import relax, tirx
 
 from kiln.frontend.onnx import counted_ops, data_dependent_shapes, data_dependent_sizes, run_axes
 from kiln.frontend.onnx.agreement import agreed, may_agree
+from kiln.frontend.onnx.inferred_axis import floor_divide, inferred_axis
 from kiln.frontend.onnx.node import Node, prims, reshaped, shape_expr, smaller
 from kiln.frontend.onnx.refusals import OF_THE_EXAMPLE
 from kiln.frontend.onnx.shape_rules import as_ratio
@@ -33,9 +34,9 @@ def reshape(node: Node) -> Any:
         sizes = [shape[axis] if _is_number(size, 0) else size for axis, size in enumerate(sizes)]
     symbols = node.symbols
     if any(_is_number(size, -1) for size in sizes):
-        known_product = symbols.product([size for size in sizes if not _is_number(size, -1)])
-        _check_divisible(symbols, symbols.product(shape), known_product, sizes)
-        inferred = symbols.settled(_floor_divide(symbols.product(shape), known_product))
+        known = [size for size in sizes if not _is_number(size, -1)]
+        _check_divisible(symbols, symbols.product(shape), symbols.product(known), sizes)
+        inferred = inferred_axis(symbols, shape, known)
         sizes = [inferred if _is_number(size, -1) else size for size in sizes]
     return reshaped(data, sizes)
 
@@ -235,7 +236,7 @@ def range_(node: Node) -> Any:
 def _range_length(symbols: Symbols, start: Extent, stop: Extent, step: int) -> Extent:
     """The number of numbers start, start + step, … before `stop`."""
     distance = stop - start if step > 0 else start - stop
-    count = symbols.simplify(_floor_divide(symbols.simplify(distance + abs(step) - 1), abs(step)))
+    count = symbols.simplify(floor_divide(symbols.simplify(distance + abs(step) - 1), abs(step)))
     return count if symbols.holds(int64_of(count) >= 0) else symbols.simplify(larger(count, 0))
 
 
@@ -284,12 +285,6 @@ def tile(node: Node) -> Any:
 
 def _is_number(size: Extent, number: int) -> bool:
     return isinstance(size, int) and size == number
-
-
-def _floor_divide(a: Extent, b: Extent) -> Extent:
-    if _is_number(b, 1):
-        return a
-    return a // b if isinstance(a, int) and isinstance(b, int) else tirx.floordiv(a, b)
 
 
 def larger(a: Extent, b: Extent) -> Extent:
