@@ -122,6 +122,7 @@ def machine_of(
         choices={} if choices is None else choices,
         half=target.cuda is None and converts_half(tvm_target(target)),
         fma=target.vector.fma,
+        word_bits=64 if target.arch.endswith("64") else 32,
     )
 
 

@@ -40,6 +40,8 @@ def llvm_options(target: Target) -> list[str]:
         # Of a loop that it unrolls, LLVM loads the operands of several rounds ahead, and spills sums: 4.4 to
         # 5.4 instructions for a product of 4 floats, with fused multiply-add, where the loop has 2.1 to 2.6.
         return ["-unroll-threshold-aggressive:uint=80"]
+    if target.vector.isa == "none" and target.arch == "riscv64":
+        return ["-unroll-threshold-aggressive:uint=80"]  # likewise, of the tiles of 2 x 4 sums
     # Without vectors a loop of few rounds gains little from being unrolled, and with few registers it loses:
     # with -O2's limit in place of -O3's, kernels of small float models have half the code on a Cortex-M4.
     is_scalar = target.deployment == "freestanding" and target.vector.isa in ("none", "dsp")

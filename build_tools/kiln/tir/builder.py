@@ -110,6 +110,7 @@ class Machine:
     heads: frozenset[str] = frozenset()
     half: bool = False  # whether an instruction converts float16 to float32
     fma: bool = True  # whether an instruction multiplies and adds float32
+    word_bits: int = 64  # of a general register
     # Byte range, counted from the start of a kernel's weights, that the kernel prefetches for later kernels.
     prefetch_range: tuple[int, int] | None = None
 

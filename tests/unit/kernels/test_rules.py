@@ -94,6 +94,16 @@ def test_products_of_their_own_take_registers_where_no_instruction_adds_them() -
     assert [(tile.rows, tile.vectors) for tile in tiles] == [(3, 2), (6, 2)]
 
 
+def test_sums_of_a_core_without_vectors_fit_its_registers() -> None:
+    found = {}
+    for name in ("cortex_m0plus", "cortex_m3", "riscv32_imac", "riscv64"):
+        tile = choose_tile(_machine(name), 196, 256)
+        found[name] = tile.rows, tile.vectors
+    assert found == {
+        "cortex_m0plus": (1, 4), "cortex_m3": (2, 2), "riscv32_imac": (2, 2), "riscv64": (2, 4),
+    }  # fmt: skip
+
+
 def test_weights_grow_no_further_than_allowed() -> None:
     form = _form(56, 64, 64, _machine("armv7"))
     assert form is not None

@@ -70,8 +70,8 @@ _SHORTEST = {"avx512": 4}
 # left operands and 3 weights in 32 registers: 199 instructions for 168 multiply-adds. With a load for each
 # left operand, 8 by 3 takes 37 for 24.
 _LEFT_STEPS = {("neon", 32): 4}  # by ISA and registers
-# Fewest registers of a core without vectors that hold four sums, and two operands of two rows and columns.
-_SUMS_OF_FOUR = 12
+# Fewest registers of a core without vectors that hold 2 x 2 sums and their operands, and 2 x 4 sums.
+_SUMS_OF_FOUR, _SUMS_OF_EIGHT = 12, 24
 # Rows of a tile of three vectors, for 3 (or 9, …) vectors of columns: panels of two leave a narrow last one.
 # Measured on Zen 5: 5 % faster on AVX-512, 8 to 12 % on AVX2.
 _ROWS_OF_THREE_VECTORS = {"avx2": 4, "avx512": 8}
@@ -98,8 +98,13 @@ def choose_tile(
     if lanes == 1:
         # Without vectors, LLVM loads several steps of k ahead: larger tiles spill (Cortex-M3: 1.3 times as
         # many instructions with 3 x 2, 1.5 times with 4 x 4). With 8 registers, four sums of one row spill
-        # least (Cortex-M0+, keywords: 0.85 of the instructions of 2 x 2; Cortex-M3 and RISC-V: 1.04).
+        # least (Cortex-M0+, keywords: 0.85 of the instructions of 2 x 2; Cortex-M3 and RISC-V: 1.04). With
+        # 64-bit RISC-V's 31, 2 x 4 sums take 0.83 to 0.97 of the instructions of 2 x 2 for bytes, 0.78 to 1.1
+        # for floats, where LLVM unrolls short loops alone (lower/target_check.py). 3 x 4 spills in nested
+        # loops. Registers of 32 bits hold half of a product of requantisation: there, 2 x 2 stays.
         best, vectors = (1, 4) if machine.registers < _SUMS_OF_FOUR else (2, 2)
+        if machine.registers >= _SUMS_OF_EIGHT and machine.word_bits == 64:
+            best, vectors = 2, 4
     elif machine.registers >= 32 and machine.vector_bits >= 512:
         best, vectors = 14, 2
     elif machine.registers >= 32:
