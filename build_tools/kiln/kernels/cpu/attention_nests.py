@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
@@ -21,8 +21,35 @@ SOFTMAX = "nn.softmax"
 GUARD = ["isnan", "where"]
 
 
+class Varying(Protocol):
+    """An operand of a product."""
+
+    def has(self, axis: Any) -> bool:
+        """Whether it varies along an axis of the product."""
+
+
+Operand = TypeVar("Operand", bound=Varying)
+
+
+class Scored:
+    """Sizes of an attention whose scores are the nest `scores`, with the axes lead, query and key."""
+
+    scores: Nest
+
+    @property
+    def lead(self) -> list[Extent]:
+        """Sizes of the axes before the query."""
+        return self.scores.extents[:-2]
+
+    @property
+    def sizes(self) -> tuple[Extent, Extent]:
+        """Numbers of queries and of keys."""
+        first, second = self.scores.extents[-2:]
+        return first, second
+
+
 @dataclass(frozen=True)
-class Attention:
+class Attention(Scored):
     """out[lead, query, column] = sum over keys of softmax(scores)[lead, query, key] * values[key, column].
 
     `product`: the nest of queries times keys; `scores`: the nest that softmax reads. `weighted`: the nest of
@@ -41,17 +68,6 @@ class Attention:
     places: list[Any]
     column: Any
     guarded: bool
-
-    @property
-    def lead(self) -> list[Extent]:
-        """Sizes of the axes before the query."""
-        return self.scores.extents[:-2]
-
-    @property
-    def sizes(self) -> tuple[Extent, Extent]:
-        """Numbers of queries and of keys."""
-        first, second = self.scores.extents[-2:]
-        return first, second
 
     @property
     def widths(self) -> tuple[Extent, Extent]:
@@ -155,6 +171,19 @@ def _float_param(fused: Fused, operand: StridedOperand | None) -> bool:
     return operand is not None and operand.buffer in fused.params and str(operand.buffer.dtype) == "float32"
 
 
+def queries_and_keys(first: Operand, second: Operand, product: Nest) -> tuple[Operand, Operand] | None:
+    """The operand along the query's axis of `product`, the last but one, and that along the key's, the last.
+
+    None where one of them varies along both axes, or along neither.
+    """
+    query, key = product.axes[-2:]
+    if first.has(key):
+        first, second = second, first
+    if first.has(key) or second.has(query) or not first.has(query) or not second.has(key):
+        return None
+    return first, second
+
+
 def _scores_of(fused: Fused, product: Nest, scores: Nest) -> tuple[StridedOperand, StridedOperand] | None:
     """The queries and keys of `product`, from which `scores` follows element by element."""
     terms, ranges = _terms(product), fused.ranges
@@ -165,12 +194,8 @@ def _scores_of(fused: Fused, product: Nest, scores: Nest) -> tuple[StridedOperan
     first, second = (strided_operand(term, product, ranges) for term in terms)
     if first is None or second is None:
         return None
-    query, key = product.axes[-2:]
-    if first.has(key):
-        first, second = second, first
-    if first.has(key) or second.has(query) or not first.has(query) or not second.has(key):
-        return None
-    if not (_float_param(fused, first) and _float_param(fused, second)):
+    pair = queries_and_keys(first, second, product)
+    if pair is None or not all(_float_param(fused, operand) for operand in pair):
         return None
     if scores is not product:
         try:
@@ -180,7 +205,7 @@ def _scores_of(fused: Fused, product: Nest, scores: Nest) -> tuple[StridedOperan
         loads_of_product = [load for load in reads if load.source.same_as(product.buffer)]
         if not loads_of_product or not all(_reads_own(load, product, scores) for load in loads_of_product):
             return None
-    return first, second
+    return pair
 
 
 def _values_of(

@@ -15,12 +15,13 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
+from kiln.kernels.cpu.attention_nests import Scored, queries_and_keys
 from kiln.kernels.cpu.batch_matmul import StridedOperand, strided_operand
 from kiln.kernels.gpu.tensor_cores import ROUNDED
 from kiln.tir.fused import Fused, Nest, NotSimple
 from kiln.tir.inline import TooLarge, loads
 from kiln.tir.op_names import op_name
-from kiln.tir.symbols import Extent, extent, is_dynamic
+from kiln.tir.symbols import extent, is_dynamic
 
 # Attribute of a function that is attention, a JSON object: `guarded`: rows whose softmax is NaN are zeros;
 # `causal`: a query attends to no key after its own, counted from the last ones.
@@ -42,7 +43,7 @@ class AttentionOperand:
 
 
 @dataclass(frozen=True)
-class FusedAttention:
+class FusedAttention(Scored):
     """out[lead, query, column] = sum over keys of softmax(scores)[lead, query, key] * values[key, column].
 
     `product`, `scores`: the first product, and what the softmax reads. `weighted`, `last`: the second
@@ -65,17 +66,6 @@ class FusedAttention:
     factor: str
     guarded: bool
     causal: bool
-
-    @property
-    def lead(self) -> list[Extent]:
-        """Sizes of the axes before the query."""
-        return self.scores.extents[:-2]
-
-    @property
-    def sizes(self) -> tuple[Extent, Extent]:
-        """Numbers of queries and of keys."""
-        first, second = self.scores.extents[-2:]
-        return first, second
 
     @property
     def widths(self) -> tuple[int, int]:
@@ -180,12 +170,7 @@ def _queries_and_keys(fused: Fused, product: Nest) -> tuple[AttentionOperand, At
     first, second = (_operand(fused, factor, product) for factor in factors)
     if first is None or second is None or len(product.axes) < 2:
         return None
-    query, key = product.axes[-2:]
-    if first.has(key):
-        first, second = second, first
-    if first.has(key) or second.has(query) or not first.has(query) or not second.has(key):
-        return None
-    return first, second
+    return queries_and_keys(first, second, product)
 
 
 def _values(fused: Fused, weighted: Nest, shares: Nest) -> tuple[AttentionOperand, list[Any], Any] | None:
