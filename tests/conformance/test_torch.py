@@ -148,6 +148,9 @@ def unknown():
         def forward(self, x):
             return torch.linalg.svd(x)[1]
     return Values(), (torch.ones(3, 4),)
+class Silent(nn.Module):
+    def forward(self, x): x + 1
+def silent(): return Silent(), (torch.ones(3, 4),)
 def endless(): return nn.Linear(3, 4), (torch.ones(2, 3),), ({0: Dim("batch")},)
 '''
 
@@ -260,11 +263,9 @@ def test_an_archive_is_built_and_a_yaml_narrows_it(folder: Path) -> None:
         ("branch", "a branch or a shape depends on the values of a tensor"),
         ("branch", "nets.py:"),
         ("failing", "the function failed: ValueError: of two lines ("),
-        (
-            "training",
-            "exported in training mode: it changes its buffer 'norm.running_mean' in each run",
-        ),
+        ("training", "exported in training mode: it changes its buffer 'norm.running_mean' in each run"),
         ("unknown", "its exporter does not know the operator aten._linalg_svd.default"),
+        ("silent", "the module returns no tensor; return the results in its forward"),
         ("endless", "dimension 'batch' (input 'input' axis 0) has no greatest size; give it with"),
     ],
 )

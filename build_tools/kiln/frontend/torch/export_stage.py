@@ -96,6 +96,8 @@ def convert(path: Path, tools: str = "") -> bytes:
     except Exception as error:  # PyTorch raises exceptions of many types
         raise KilnError(f"{path}: PyTorch ({tools}) cannot convert it to ONNX: {_told(error)}") from error
     _check(path, exported.exported_program or program)
+    if not model.graph.output:
+        raise KilnError(f"{path}: the module returns no tensor; return the results in its forward")
     check_sizes(path, axes, exported.exported_program)
     widen_indices(model.graph)
     with_allowed_types(model)
