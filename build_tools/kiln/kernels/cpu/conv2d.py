@@ -80,7 +80,8 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
         def finish(row: Expr, column: Expr, value: Expr) -> None:
             element.store(conv.result_indices(row, column, shape), value)
 
-        together = stored_together(machine, str(last.buffer.dtype))
+        in_words = schedule.integer is not None and schedule.accumulator == "int32"
+        together = stored_together(machine, str(last.buffer.dtype)) if in_words else 0
         loops = TileLoops(conv, schedule, buffers[0], buffers[1], finish, machine.prefetch_range, together)
         with_tile_registers(schedule.tile_registers, lambda: loops.emit(begin, end))
 

@@ -23,7 +23,7 @@ class TileLoops:
     """Emits a convolution: `x` (NHWC, flat) and packed `weights` (flat) are buffers of the kernel.
 
     `prefetch_range`: the bytes after the weights that later kernels read, which tiles prefetch, or None.
-    `together`: columns of sums in int32 that are stored at once, as of OutputTile.
+    `together`: columns that are stored at once, as of OutputTile.
     """
 
     conv: Convolution
@@ -32,7 +32,7 @@ class TileLoops:
     weights: Any
     finish: Finish
     prefetch_range: tuple[int, int] | None
-    together: int = 0
+    together: int
 
     def emit(self, begin: Expr, end: Expr) -> None:
         """Emit the tasks [begin, end); all of the convolution if the kernel is not split."""
@@ -116,9 +116,8 @@ class TileLoops:
         bases = conv.bases(rows, group, tile.rows)
         panel = bind(divide(first_column, tile.columns) + group * int64(self.schedule.panels))
         inside = bind(modulo(first_column, tile.columns)) if tile.parts > 1 else None
-        together = self.together if integer and self.schedule.accumulator == "int32" else 0
         first_stored = first_column + group * int64(conv.columns)
-        out = OutputTile(rows, first_stored, columns, self.finish, together)
+        out = OutputTile(rows, first_stored, columns, self.finish, self.together)
         operands = TileOperands(self.x, bases, self.weights, panel, inside)
         if integer:
             integer.product(out, operands)

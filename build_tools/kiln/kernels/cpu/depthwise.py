@@ -6,7 +6,8 @@ Schedule     The output is cut into tiles of pixels, of one row (strips) or a fe
              the tile's sums stay in registers, and an input value that several pixels share is loaded once.
              ChannelRange are the inner loop, over a chunk of channels for which the lines of x that an output
              row reads stay in the L1 cache until the next row reads them. Tasks are the rows of tiles of
-             each chunk. depthwise_tile.py emits the tiles.
+             each chunk. depthwise_tile.py emits the tiles. Of integers, a vector of channels has two
+             registers of sums on ARM and RISC-V, which add products of 8 or 16 bits to them (`_doubled`).
 Applies      NHWC/HWIO, groups = channels, no padding left in the op; any kernel, stride and dilation.
 Accuracy     Sums run in order of (i, j): plain summation in float32, exact in int32.
 """
@@ -25,7 +26,7 @@ from kiln.kernels.cpu.depthwise_chunks import chunk_vectors, exceeds_l2, is_dist
 from kiln.kernels.cpu.depthwise_tile import MULTIPLY, ChannelRange, Place, emit, method_of
 from kiln.kernels.cpu.epilogue import Epilogue, flat_argument, may_overwrite, parameters
 from kiln.kernels.cpu.gemm_int8 import WHOLE
-from kiln.kernels.cpu.gemm_tile import widens
+from kiln.kernels.cpu.gemm_tile import adds_halves, widens
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
     CACHE_LINE,
@@ -163,8 +164,7 @@ def _doubled(machine: Machine, dtypes: Sequence[str], accumulator: str, method: 
 
     On 32-bit ARM without a method of its own for the products, they would not fit the registers.
     """
-    halves = accumulator == "int32" and all(dtype in ("int8", "uint8", "int16") for dtype in dtypes)
-    neon = machine.isa == "neon" and halves and machine.registers >= 32
+    neon = machine.isa == "neon" and machine.registers >= 32 and adds_halves(dtypes, accumulator)
     return neon or method in MULTIPLY or widens(machine, dtypes, accumulator)
 
 

@@ -12,6 +12,7 @@ from tvm import tirx
 
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue
+from kiln.kernels.cpu.gemm_tile import adds_halves
 from kiln.kernels.cpu.runtime_product import PAIRS, method_of_pairs, multiply_pairs
 from kiln.tir.builder import Expr, Machine, bind, int64, load, registers, serial, store, vector
 from kiln.tir.vector_expr import ramp
@@ -67,7 +68,7 @@ def method_of(machine: Machine, dtypes: Sequence[str], accumulator: str, weights
     by SMULL and SMLAL of 64-bit and 32-bit ARM, which add the products of two taps in 16 bits: they fit where
     both are int8 and `weights_narrow`, whether the magnitudes of weights are below 128. "": as LLVM chooses.
     """
-    halves = accumulator == "int32" and all(dtype in ("int8", "uint8", "int16") for dtype in dtypes)
+    halves = adds_halves(dtypes, accumulator)
     if machine.isa == "neon" and halves and weights_narrow and set(dtypes) == {"int8"}:
         return "smull" if machine.registers >= 32 else "vmull"
     if method_of_pairs(machine) != "pairs" or not halves:

@@ -142,10 +142,14 @@ WIDENED = 4
 _WIDENED_ROWS = 6
 
 
+def adds_halves(dtypes: Sequence[str], accumulator: str) -> bool:
+    """Whether operands of `dtypes` are integers that fit int16, and their products are summed in int32."""
+    return accumulator == "int32" and all(dtype in ("int8", "uint8", "int16") for dtype in dtypes)
+
+
 def widens(machine: Machine, dtypes: Sequence[str], accumulator: str) -> bool:
     """Whether one instruction multiplies operands of `dtypes` as 16 bits and adds to sums of 32 bits."""
-    halves = all(dtype in ("int8", "uint8", "int16") for dtype in dtypes)
-    return machine.isa == "rvv" and accumulator == "int32" and halves
+    return machine.isa == "rvv" and adds_halves(dtypes, accumulator)
 
 
 def widening_lanes(machine: Machine, columns: int) -> int:
