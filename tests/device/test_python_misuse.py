@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import platform
+import re
 from typing import Any
 
 import kiln
 import numpy as np
 import pytest
+from kiln.runtime.arrays import as_array
 from kiln.runtime.library import RunError
 
 from .conftest import Maker
@@ -42,6 +44,9 @@ def net(make: Maker) -> kiln.runtime.Network:
         (("text",), "input 'x' of type str: numbers are expected"),
         (([["1", 2, 3]],), "input 'x' of type list: numbers are expected"),
         (([[None, 2, 3]],), "input 'x' of type list: numbers are expected"),
+        (([[1j, 2, 3]],), "input 'x' of type list: real numbers are expected"),
+        (([[1e300, 2, 3]],), "input 'x' of type list: 1e+300 is not a number of type float32"),
+        ((np.datetime64("2020"),), "input 'x' of type datetime64: numbers are expected"),
         ((X.astype("U3"),), f"input 'x': an array of dtype <U3{NATIVE}"),
         ((X.astype(">f4"),), f"input 'x': an array of dtype >f4{NATIVE}"),
         ((None,), "input 'x' of type NoneType: numbers are expected"),
@@ -60,6 +65,25 @@ def test_wrong_inputs(net: Any, inputs: tuple[Any, ...], message: str) -> None:
     with pytest.raises(kiln.KilnError) as raised:
         net(*inputs)
     assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "fault"),
+    [
+        ([1.7], "int8", "1.7"),
+        ([1, float("nan")], "int32", "nan"),
+        ([np.array([300, 1])], "int8", "300"),
+        ([-1], "uint8", "-1"),
+        (memoryview(np.array([1, 400])), "int8", "400"),
+        ([0, 2], "bool", "2"),
+        ([70000], "float16", "70000"),
+    ],
+)
+def test_numbers_of_lists_keep_their_values(value: Any, dtype: str, fault: str) -> None:
+    """NumPy would make other numbers of these without a word; what the type has is taken."""
+    with pytest.raises(kiln.KilnError, match=f": {re.escape(fault)} is not a number of type {dtype}"):
+        as_array(value, np.dtype(dtype))
+    assert as_array([1.0, 0], np.dtype(dtype)).tolist() == [1, 0]
 
 
 def test_wrong_names_and_outputs(net: Any) -> None:

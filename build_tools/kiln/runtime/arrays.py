@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,17 +36,34 @@ def as_array(value: Any, dtype: np.dtype[np.generic], name: str = "an input") ->
             raise KilnError(f"{name}: a DLPack tensor of {type(value).__name__}: {error}") from None
     else:
         try:
-            plain = np.asarray(value)
-            # NumPy would make None, and texts such as "nan", numbers.
-            if plain.dtype.kind in "USO" and any(isinstance(one, _NO_NUMBERS) for one in plain.flat):
-                raise TypeError("numbers are expected")
-            array = np.asarray(value, dtype)
+            array = _converted(value, dtype)
         except Exception as error:  # NumPy's, or of the value's own conversion
             raise KilnError(f"{name} of type {type(value).__name__}: {error}") from None
     try:
         structs.element_type(array.dtype)
     except KilnError as error:
         raise KilnError(f"{name}: {error}; {dtype} is expected") from None
+    return array
+
+
+def _converted(value: Any, dtype: np.dtype[np.generic]) -> Tensor:
+    """A new array of `dtype` with the numbers of `value`; real numbers are rounded to a `dtype` of them.
+
+    Raises TypeError for what are not numbers, and ValueError for a number that `dtype` does not have: NumPy
+    would make 1 of 1.7, 44 of 300 and infinity of 1e300.
+    """
+    plain = np.asarray(value)
+    # NumPy would make None, texts such as "nan", and dates numbers.
+    no_numbers = plain.dtype.kind in "USO" and any(isinstance(element, _NO_NUMBERS) for element in plain.flat)
+    if no_numbers or plain.dtype.kind in "cmM":
+        raise TypeError("numbers are expected" if plain.dtype.kind != "c" else "real numbers are expected")
+    with np.errstate(all="ignore"):
+        array: Tensor = np.asarray(plain, dtype)
+        exact = dtype.kind in "biu"
+        lost = array != plain if exact else np.isinf(array) & (np.abs(plain) != np.inf)
+    if lost.any():
+        first = plain.reshape(-1)[np.flatnonzero(lost)[0]]
+        raise ValueError(f"{first} is not a number of type {dtype}")
     return array
 
 
@@ -79,8 +96,19 @@ def as_output(value: Any, dtype: np.dtype[np.generic], name: str) -> Tensor:
     return array
 
 
-def as_size(value: Any, name: str) -> int:
-    """The size of a dimension, called `name`. Raises KilnError for what is not one."""
+def sizes_in_order(sizes: Mapping[str, Any], names: Collection[str]) -> list[int]:
+    """The sizes of the dimensions `names`, in their order. Raises KilnError if one is missing or invalid."""
+    known = f"its dimensions are {', '.join(names)}" if names else "all its sizes are fixed"
+    unknown = sorted(set(sizes).difference(names))
+    if unknown:
+        raise KilnError(f"plan: the model has no dimension '{unknown[0]}'; {known}")
+    missing = [name for name in names if name not in sizes]
+    if missing:
+        raise KilnError(f"plan: no size of dimension '{missing[0]}' is given; {known}")
+    return [_size(sizes[name], name) for name in names]
+
+
+def _size(value: Any, name: str) -> int:
     try:
         size = operator.index(value)
     except TypeError:

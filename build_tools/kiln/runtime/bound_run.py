@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from kiln.errors import KilnError
 from kiln.runtime.arrays import Tensor, counted_part
 
 
@@ -24,3 +25,7 @@ class BoundRun:
         shapes = self.run()
         pairs = zip(self.outputs.items(), shapes, strict=True)
         return {name: counted_part(array, shape) for (name, array), shape in pairs}
+
+    def __reduce__(self) -> str:
+        """Raises KilnError: a copy's arrays would not be the memory that the run reads and writes."""
+        raise KilnError("a bound run cannot be copied or pickled; bind the inputs again, to net.copy()")

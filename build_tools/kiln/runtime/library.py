@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import ctypes
 import platform
 from pathlib import Path
@@ -52,6 +53,10 @@ class RunError(KilnError):
         self.max: int = fields.max
         self.multiple: int = fields.multiple
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as its text and fields: a worker process hands its error to the process that waits."""
+        return copyreg.__newobj__, (RunError, str(self)), self.__dict__  # type: ignore[attr-defined]
+
 
 class BundleLibrary:
     """A loaded bundle: `manifest`, the model's C structure `model`, and `c` with the functions of kiln.h.
@@ -61,7 +66,7 @@ class BundleLibrary:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder.absolute()  # the program may change its folder before it copies the network
         self.manifest = read_manifest(folder)
         self.name: str = self.manifest["name"]
         self.path = folder / "lib" / f"lib{self.name}.so"
@@ -88,17 +93,34 @@ class BundleLibrary:
         raise RunError(self.c.kiln_status_name(status).decode(), text.decode(errors="replace"), detail)
 
 
+_LOADED: dict[Path, list[tuple[int, int]]] = {}  # by path: device and inode of the files loaded from there
+
+
+def _name_for_the_loader(path: Path) -> str:
+    """A name of the file at the absolute `path`: another one for each file that this process loads there.
+
+    For a name that it knows, glibc returns the library that it has, also if a build has replaced the file.
+    """
+    found = path.stat()
+    files = _LOADED.setdefault(path, [])
+    file = (found.st_dev, found.st_ino)
+    if file not in files:
+        files.append(file)
+    return f"{path.parent}/{'./' * files.index(file)}{path.name}"
+
+
 def _loaded(path: Path, target: str) -> ctypes.CDLL:
     if not path.is_file():
         raise KilnError(
             f"{path}: no such file: target {target} builds no shared library; use a bundle for a target that "
             "does, such as target=host"
         )
+    name = _name_for_the_loader(path.resolve())
     try:
-        return ctypes.CDLL(str(path.resolve()))
+        return ctypes.CDLL(name)
     except OSError as error:
         # For a library of another processor, glibc says that there is no such file.
-        reason = str(error).replace(f"{path.resolve()}: ", "")
+        reason = str(error).replace(f"{name}: ", "")
         raise KilnError(
             f"{path}: cannot be loaded on this machine ({platform.machine()}): it is for target {target}; "
             f"the system's reason: {reason}"

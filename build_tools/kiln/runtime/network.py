@@ -15,7 +15,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -28,10 +28,10 @@ from kiln.runtime.arrays import (
     aligned_bytes,
     as_array,
     as_output,
-    as_size,
     by_name,
     counted_part,
     of_shape,
+    sizes_in_order,
     tensor_infos,
     tensors_over,
 )
@@ -181,10 +181,7 @@ class Network:
                 ctypes.byref(self._model), tensors, ctypes.byref(result), ctypes.byref(detail)
             )
         else:
-            if set(dims) != set(self.dims):
-                raise KilnError(f"plan: {self._fault_of(dims)}")
-            sizes = [as_size(dims[name], name) for name in self.dims]
-            c_sizes = (ctypes.c_int64 * structs.MAX_DIMS)(*sizes)
+            c_sizes = (ctypes.c_int64 * structs.MAX_DIMS)(*sizes_in_order(dims, self.dims))
             status = self._c.kiln_plan_dims(
                 ctypes.byref(self._model), c_sizes, ctypes.byref(result), ctypes.byref(detail)
             )
@@ -192,15 +189,6 @@ class Network:
         sizes_by_name = dict(zip(self.dims, result.dims, strict=False))
         bucket = self._buckets[result.bucket]
         return RunPlan(bucket, result.steps, result.arena_bytes, sizes_by_name, self._shapes(result))
-
-    def _fault_of(self, dims: Collection[str]) -> str:
-        """Why `dims` are not the names of all dimensions."""
-        known = f"its dimensions are {', '.join(self.dims)}" if self.dims else "all its sizes are fixed"
-        unknown = sorted(set(dims) - set(self.dims))
-        if unknown:
-            return f"the model has no dimension '{unknown[0]}'; {known}"
-        missing = next(name for name in self.dims if name not in dims)
-        return f"no size of dimension '{missing}' is given; {known}"
 
     def profile(self, *inputs: Any, runs: int = 20, **named: Any) -> list[StepTime]:
         """Time each step in `runs` runs, after one more run without timing; labels are operators."""
@@ -249,6 +237,17 @@ class Network:
     def copy(self) -> Network:
         """A second network of the same model with an arena of its own, so that another thread may run it."""
         return Network(self._library, self._threads, self._gpu, self._variant, self._contents)
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Network:
+        """As `copy`: two networks never share a session, which the first one to go would close."""
+        return self.copy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as the call of `load`: another process loads the bundle from its folder itself."""
+        folder = str(self._library.folder)
+        return load, (folder, self._threads, self._gpu, self._variant, self._contents)
 
     def close(self) -> None:
         """End the threads, and free the GPU's memory. The network cannot run afterwards."""
