@@ -502,7 +502,8 @@ kiln_status kiln_pool_open(kiln_pool *pool, int32_t threads);
 /* End the pool's threads. Returns KILN_BUSY, and does nothing, while a kernel uses the pool: if
  * called from a task, or from another thread than the one that runs. A pool may be closed from
  * on_step; the run then continues in the caller's thread. Does nothing for a closed pool, memory of
- * zeros and null. */
+ * zeros and null. In a child process after fork() the caller computes alone, and closing waits for
+ * no thread. */
 kiln_status kiln_pool_close(kiln_pool *pool);
 /* Number of the pool's threads; 1 for a closed pool and for null. */
 int32_t kiln_pool_threads(const kiln_pool *pool);

@@ -137,6 +137,15 @@ static void name_of(int copy, char *name) {
     name[at] = '\0';
 }
 
+/* The loader's last reason, without the name of the copy, which means nothing to the caller. */
+static const char *reason_of(const char *name) {
+    const char *const text = dlerror();
+    const size_t count = strlen(name);
+    if (text != NULL && strncmp(text, name, count) == 0 && strncmp(text + count, ": ", 2) == 0)
+        return text + count + 2;
+    return text;
+}
+
 kiln_status kiln_load(kiln_loaded *loaded, const char *path, const kiln_model *built,
                       kiln_load_check check, void *user, kiln_detail *detail) {
     if (loaded == NULL)
@@ -162,7 +171,7 @@ kiln_status kiln_load(kiln_loaded *loaded, const char *path, const kiln_model *b
         /* The loader's text is gone after its next call, such as dlclose in kiln_unload. */
         status = found.model != NULL ? kiln_compatible(found.model, built, detail)
                                      : fail(detail, KILN_SYSTEM_LIBRARY,
-                                            found.library == NULL ? dlerror() : built->name);
+                                            found.library == NULL ? reason_of(name) : built->name);
     }
     if (status == KILN_OK)
         *loaded = found;

@@ -17,6 +17,9 @@
  * does its work in its own thread. Parking: a worker counts itself among the sleepers before it
  * looks at the gate for the last time, and the caller opens the gate before it reads that count;
  * both are sequentially consistent, so one of the two sees the other.
+ *
+ * fork() copies the pool without its workers, and perhaps with a mutex that one of them held: the
+ * child computes alone, and neither locks nor joins.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -25,6 +28,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "../core/internal.h"
 
@@ -46,6 +50,7 @@ typedef struct pool {
     _Atomic uint32_t sleepers;
     _Atomic bool closing;
     int32_t threads; /* the caller among them; 0: closed */
+    pid_t process;   /* that the workers belong to */
     pthread_mutex_t mutex;
     pthread_cond_t wake;
     pthread_t workers[KILN_POOL_MAX_THREADS - 1];
@@ -141,7 +146,7 @@ kiln_status kiln_pool_open(kiln_pool *memory, int32_t threads) {
         return KILN_NULL_ARGUMENT;
     pool *self = pool_of(memory);
     memory->parallel = kiln_parallel;
-    *self = (pool){.busy = ATOMIC_FLAG_INIT};
+    *self = (pool){.busy = ATOMIC_FLAG_INIT, .process = getpid()};
     if (threads <= 0) {
         threads = kiln_processors();
         if (threads > KILN_POOL_MAX_THREADS)
@@ -168,6 +173,10 @@ kiln_status kiln_pool_close(kiln_pool *memory) {
     pool *self = memory == NULL ? NULL : pool_of(memory);
     if (self == NULL || self->threads == 0)
         return KILN_OK;
+    if (self->process != getpid()) {
+        self->threads = 0;
+        return KILN_OK;
+    }
     if (atomic_flag_test_and_set_explicit(&self->busy, memory_order_acquire))
         return KILN_BUSY;
     atomic_store(&self->closing, true);
@@ -202,7 +211,7 @@ void kiln_parallel(kiln_pool *memory, kiln_task task, const void *args, int32_t 
     /* The gate is shut and empty here: its low byte is zero. */
     const uint32_t shut = atomic_load_explicit(&self->gate, memory_order_relaxed);
     atomic_store(&self->gate, (shut + GENERATION) | OPEN);
-    if (atomic_load(&self->sleepers) > 0)
+    if (atomic_load(&self->sleepers) > 0 && self->process == getpid())
         wake_all(self);
     take_chunks(self);
     uint32_t gate = atomic_fetch_and(&self->gate, ~OPEN);

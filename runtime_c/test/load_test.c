@@ -110,6 +110,7 @@ static void test_refused(char **files) {
     CHECK(getenv("LOADED") == NULL); /* none of its code has run */
     CHECK(kiln_load(&loaded, files[3], &sums, NULL, NULL, &detail) == KILN_SYSTEM_LIBRARY);
     CHECK(kiln_detail_text(&detail, text, sizeof text) > 10 && detail.name != NULL);
+    CHECK(detail.name != NULL && strstr(detail.name, "/proc/") == NULL); /* the copy's own name */
     for (int cut = 4; cut < 7;
          cut++) { /* files that end within the header, or within what it names */
         CHECK(kiln_load(&loaded, files[cut], &sums, NULL, NULL, &detail) == KILN_SYSTEM_LIBRARY);

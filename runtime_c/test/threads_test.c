@@ -7,7 +7,9 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #define MOST 1000
 
@@ -162,6 +164,24 @@ static void test_open(void) {
     }
 }
 
+/* A child process has the pool's memory and none of its workers: it computes alone, and can close.
+ */
+static void test_forked(void) {
+    const pid_t child = fork();
+    if (child == 0) {
+        unsigned char hits[MOST] = {0};
+        const struct count_args args = {hits, MOST, NULL};
+        (void)alarm(30); /* ends a child that waits for workers */
+        kiln_parallel(&pool, count_task, &args, MOST);
+        const int right = all_once(hits, MOST) && kiln_pool_close(&pool) == KILN_OK &&
+                          kiln_pool_threads(&pool) == 1;
+        _exit(right ? 0 : 1);
+    }
+    int status = -1;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+}
+
 int main(int count, char **arguments) {
     const int32_t threads = count > 1 ? (int32_t)atoi(arguments[1]) : 3;
     test_extents(NULL);
@@ -174,6 +194,7 @@ int main(int count, char **arguments) {
     test_even_shares();
     test_nested();
     test_parked();
+    test_forked();
     test_sessions();
     kiln_pool_close(&pool);
     return test_result();
