@@ -9,7 +9,6 @@ The goals and options are those of `kiln.scons.options`, so a new goal or option
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from kiln.command_line.argument_parser import Parser
 from kiln.command_line.listing import LISTS
 from kiln.command_line.number_types import finite, positive, whole
 from kiln.command_line.quantise.arguments import add_arguments
+from kiln.command_line.scons_options import checked_scons_words
 from kiln.command_line.words import normalised
 from kiln.config.check import choices, nearest
 from kiln.errors import KilnError
@@ -58,7 +58,7 @@ def parse(arguments: Sequence[str]) -> Command:
     verb = words[0]
     if verb not in (*_GOAL_OF_VERB, *COMMANDS):
         if "=" in verb or verb.startswith("-") or verb in ALIASES:
-            return Command(_checked_scons_words(words))
+            return Command(checked_scons_words(words))
         raise KilnError(f"unknown command '{verb}'{choices(verb, [*_GOAL_OF_VERB, *COMMANDS])}")
     if verb == "report" and _compares_two_reports(words[1:]):
         parser = Parser(prog="kiln report", description="two reports, side by side")
@@ -82,7 +82,7 @@ def parse(arguments: Sequence[str]) -> Command:
     if verb in ALIASES and not any(
         word.startswith("--") or word == "-h" or _is_model_word(word) for word in words[1:]
     ):
-        return Command(_checked_scons_words(words))  # a goal of SCons, which is also a command
+        return Command(checked_scons_words(words))  # a goal of SCons, which is also a command
     parsed, unknown = _parser().parse_known_args(words)
     _add_left_over(verb, parsed, unknown)
     if verb in COMMANDS:
@@ -130,33 +130,6 @@ def _hint(option: str, options: Sequence[str]) -> str:
     meant = [f"'{name}'" for name in options if name.startswith(f"-{option.lower()}")]
     listed = " or ".join([", ".join(meant[:-1]), meant[-1]] if len(meant) > 1 else meant)
     return f"; did you mean {listed}?" if meant else ""
-
-
-def _checked_scons_words(words: Sequence[str]) -> Sequence[str]:
-    """`words` for SCons. Raises KilnError for an unknown option: SCons's own message has three lines.
-
-    `-q` is quiet, as with every goal; SCons's own `-q`, whose status answers a question, is `--question`.
-    """
-    from SCons.Script import SConsOptions
-
-    parser = SConsOptions.Parser("")
-    names = [
-        name
-        for options in (parser, *parser.option_groups)
-        for option in options.option_list
-        for name in str(option).split("/")
-    ]
-    for word, after in zip(words, [*words[1:], ""], strict=True):
-        jobs = re.fullmatch(r"(?:-j|--jobs=?)(.*)", word)
-        if jobs is not None and not re.fullmatch(r"-?[0-9]+", number := jobs[1] or after):
-            raise KilnError(f"option -j: '{number}', allowed: a whole number of 1 or more")
-        option = word.partition("=")[0] if word.startswith("--") else word[:2]
-        if not option.startswith("-") or any(name.startswith(option) for name in names):
-            continue
-        name = option.removeprefix("--")
-        hint = f"; write {name}=VALUE" if name in OPTIONS else nearest(option, names)
-        raise KilnError(f"unknown option '{option}'{hint} (kiln -h lists the arguments)")
-    return ["-s" if word == "-q" else word for word in words]
 
 
 def _is_model_word(word: str) -> bool:

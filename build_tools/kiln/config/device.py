@@ -8,10 +8,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from kiln.config.check import Section
+from kiln.config.source import CONTROL
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-# Control characters and line ends, which a path must not contain.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def _name(value: str) -> str:
@@ -21,7 +20,7 @@ def _name(value: str) -> str:
 
 
 def _folder(value: str) -> str:
-    if _CONTROL.search(value):
+    if CONTROL.search(value):
         raise ValueError(f"a path without control characters expected, got {value!r}")
     head, *folders = value.split("/")
     if head not in ("", "~") or not folders:

@@ -13,7 +13,7 @@ from kiln.config.c_words import can_name_model, too_long
 from kiln.config.check import choices, validate
 from kiln.config.host import resolve_native
 from kiln.config.model import Model
-from kiln.config.source import FUNCTION
+from kiln.config.source import CONTROL, FUNCTION
 from kiln.config.target import Target
 from kiln.errors import KilnError
 from kiln.file_kinds import kind_of
@@ -110,7 +110,10 @@ def _name_of(text: str, model: str) -> str:
 def _bare_model(path: Path, kind: str) -> Model:
     if not path.is_file():
         raise KilnError(f"model '{path}': {_no_file(path)}")
-    source = {"kind": "file", "path": str(path.resolve())}
+    full = str(path.resolve())
+    if CONTROL.search(full):
+        raise KilnError(f"model '{path}': control characters in the path {full!r}; rename the file or folder")
+    source = {"kind": "file", "path": full}
     return Model.model_validate({"name": _name_of(path.stem, str(path)), "source": source, "format": kind})
 
 

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from kiln.config.check import Section
 from kiln.config.fields import Sha256
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _PYTHON = r"3\.[0-9]{1,2}"
 _PLATFORM = r"[A-Za-z0-9_]+"
 FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")  # of a PythonSource
@@ -50,13 +50,13 @@ def _version(value: str) -> str:
 
 def _member(value: str) -> str:
     folders = value.split("/")
-    if _CONTROL.search(value) or "\\" in value or any(folder in ("", ".", "..") for folder in folders):
+    if CONTROL.search(value) or "\\" in value or any(folder in ("", ".", "..") for folder in folders):
         raise ValueError(f"a relative path with / and without '.' and '..' expected, got {value!r}")
     return value
 
 
 def _path(value: str) -> str:
-    if not value or _CONTROL.search(value):
+    if not value or CONTROL.search(value):
         raise ValueError(f"a path without control characters expected, got {value!r}")
     return value
 

@@ -239,6 +239,11 @@ def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
         ("target=host model=a.onnx --quite", "unknown option '--quite'; did you mean '--quiet'?"),
         ("target=host model=a.onnx --precision fp16", "unknown option '--precision'; write precision=VALUE"),
         ("test -x", "unknown option '-x'"),
+        ("-t x86_64 model=a.onnx", "option '-t' has no effect: leave it out; target=NAME or --target NAME"),
+        ("target=host model=a.onnx --touc", "option '--touc' has no effect: leave it out"),
+        ("target=host model=a.onnx -l4", "option '-l' has no effect: leave it out"),
+        ("target=host model=a.onnx -f SConstruct", "option '-f': kiln reads its own SConstruct; for your"),
+        ("target=host model=a.onnx --file=x", "option '--file': kiln reads its own SConstruct; for your"),
     ],
 )
 def test_unknown_arguments_are_named_with_the_nearest(words: str, line: str) -> None:

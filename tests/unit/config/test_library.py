@@ -121,6 +121,15 @@ def test_bare_model_file(tmp_path: Path) -> None:
     assert stage_config(model, "fetch")["source"]["path"] == str(path)
 
 
+def test_control_characters_in_the_path_of_a_model_file(tmp_path: Path) -> None:
+    for name in ("a\nb.onnx", "a\tb.tflite", "folder\x7f/a.pt2", "a\u2028b.onnx"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        with pytest.raises(KilnError, match=r"control characters in the path '/.*'; rename the file or fold"):
+            load_model(path)
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [
