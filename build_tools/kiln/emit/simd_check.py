@@ -78,7 +78,7 @@ def _blocks(ir: str, function: str) -> dict[str, list[str]]:
         elif current is not None and line.startswith("}"):
             return blocks
         elif current is not None:
-            label = _LABEL.match(line)
+            label = _LABEL.match(line) if line[:1] != " " else None
             if label is None:
                 current.append(line)
             elif label.group(1) != "entry":
@@ -138,6 +138,8 @@ def _moved(lines: list[str]) -> tuple[int, int]:
     single = wide = 0
     spread = _spread(lines)
     for line in lines:
+        if "load" not in line and "store" not in line and "@llvm.mem" not in line:  # most lines: in less time
+            continue
         if _BULK.search(line):
             wide += 16
         loaded = _LOADED.search(line)
@@ -151,6 +153,8 @@ def _moved(lines: list[str]) -> tuple[int, int]:
 def _spread(lines: list[str]) -> set[str]:
     """Names of values that are used only to fill all lanes of a vector."""
     splats = {match.group(1) for match in map(_SPLAT.search, lines) if match}
+    if not splats:
+        return set()
     firsts = [match.groups() for match in map(_FIRST.search, lines) if match]
     fills = Counter(value for vector, value in firsts if vector in splats)
     uses = Counter(name for line in lines for name in re.findall(r"%[\w.$-]+", line.partition(" = ")[2]))
