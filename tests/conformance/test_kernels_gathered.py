@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from kiln.kernels import families
 from kiln.kernels.cpu import conv2d_magnitudes, conv2d_pairs, conv2d_widened
+from kiln.tir.builder import Packing
 from tvm.relax import op
 
 from . import arithmetic
@@ -40,19 +41,27 @@ LIMITS: dict[str, dict[str, Any]] = {
     "widened": {"_LEAST_MACS": 0, "_LEAST_ROWS": 1},
 }
 MODULES = {"magnitudes": conv2d_magnitudes, "pairs": conv2d_pairs, "widened": conv2d_widened}
-Made = Callable[[str], list[Any]]
+Made = Callable[..., list[Any]]
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Made:
-    """Let a family take small convolutions too, in place of the others; returns the kernels that it makes."""
+    """Let a family take small convolutions too, in place of the others; returns the kernels that it makes.
 
-    def choose(name: str) -> list[Any]:
+    `columns`: the columns of a panel of weights, by the lanes of a vector; None: as the family chooses them.
+    """
+
+    def choose(name: str, columns: Callable[[int], int] | None = None) -> list[Any]:
         kernels: list[Any] = []
         chosen = MODULES[name]
 
         def make(*args: Any) -> Any:
-            kernels.append(chosen.make(*args))
+            *group, machine = args
+            if columns is not None:
+                lanes = machine.lanes("int32")
+                packing = Packing(columns(lanes), arrangement="groups", head_lanes=lanes)
+                machine = replace(machine, packing=packing)
+            kernels.append(chosen.make(*group, machine))
             return kernels[-1]
 
         others = [module.make for module in MODULES.values() if module is not chosen]
@@ -108,6 +117,21 @@ def test_weights_that_a_variant_with_vnni_packs(
     )
     _check(Compiled(graph, target, tmp_path, variant=variant).load(), data)
     assert kernels
+
+
+@pytest.mark.parametrize("family", MODULES)
+def test_tiles_across_panels_that_a_variant_with_narrower_tiles_packs(
+    family: str, made: Made, tmp_path: Path
+) -> None:
+    """Panels of one vector of columns, where the family's own tile has several vectors."""
+    kernels = made(family, lambda lanes: lanes // 2 if family == "pairs" else lanes)
+    data = [data_of(case, seed) for seed, case in enumerate(CASES)]
+    graph = module(
+        [(x.shape, x.dtype.name) for x, _ in data],
+        lambda *xs: [expression_of(case, x, w) for case, x, (_, w) in zip(CASES, xs, data, strict=True)],
+    )
+    _check(Compiled(graph, runnable_alone("x86_64"), tmp_path).load(), data)
+    assert len(kernels) == len(CASES)
 
 
 def test_tasks_with_a_residual_that_the_output_overwrites(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ class _Rows:
         for v in range(vectors):
             head = None
             if product.shift:
-                at = weights + int64(v * self.vector - group_bytes)
+                at = weights + int64(product.vector_offset(v) - group_bytes)
                 head = bind(tirx.reinterpret(f"int32x{lanes}", vector_load(self.weights, at, self.vector)))
             for slot, row_sums in zip(slots, totals, strict=True):
                 before = load(self.negatives, [slot]) if self.split else tirx.const(0, "int32")
@@ -232,7 +232,7 @@ class _Rows:
         with serial(product.groups) as number:
             offset = bind(weights + number * int64(group_bytes))
             right = [
-                bind(vector_load(self.weights, offset + int64(v * self.vector), self.vector))
+                bind(vector_load(self.weights, offset + int64(product.vector_offset(v)), self.vector))
                 for v in range(vectors)
             ]
             for start, row_sums in zip(starts, totals, strict=True):

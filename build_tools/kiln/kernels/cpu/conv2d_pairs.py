@@ -139,10 +139,8 @@ def _sums(
         store(accumulator, [pair_lanes], tirx.Broadcast(tirx.const(0, "int32"), 2 * tile.lanes))
     with serial(product.groups) as number:
         offset = bind(first + number * int64(GROUP * tile.columns))
-        right = [
-            bind(tirx.Cast(f"int16x{width}", load(weights, [ramp(offset + int64(v * width), width)])))
-            for v in range(vectors)
-        ]
+        groups = [offset + int64(product.vector_offset(v)) for v in range(vectors)]
+        right = [bind(tirx.Cast(f"int16x{width}", load(weights, [ramp(at, width)]))) for at in groups]
         for start, row in zip(starts, totals, strict=True):
             four = tirx.reinterpret("int64", load(rows, [ramp(start + number * int64(GROUP), GROUP)]))
             left = bind(tirx.reinterpret(f"int16x{width}", tirx.Broadcast(four, tile.lanes)))

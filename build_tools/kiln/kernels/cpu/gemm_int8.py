@@ -109,6 +109,11 @@ class IntegerProduct(IntegerOperands):
         inside = modulo(column, self.tile.columns) * int64(GROUP)
         return bind(panel + inside + int64(self.head_bytes))
 
+    def vector_offset(self, number: int) -> int:
+        """Bytes from a group of a tile's first vector of columns to that of vector `number`, in any panel."""
+        panel, inside = divmod(number, self.tile.vectors)
+        return panel * self.panel_bytes + inside * GROUP * self.tile.lanes
+
     def product(self, out: OutputTile, operands: TileOperands) -> None:
         """Emit the computation and the store of one tile."""
         count, vectors = len(out.rows), ceil_div(out.columns, self.tile.lanes)
