@@ -29,7 +29,7 @@ def record(
         return
     sizes = {str(path): path.stat().st_size for path in inputs if path.is_file()}
     line = {
-        "end": time.time(), "name": name, "subject": subject, "seconds": seconds, "shared": shared, "inputs": sizes,
+        "name": name, "subject": subject, "seconds": seconds, "shared": shared, "inputs": sizes,
         "outputs": list(outputs),
     }  # fmt: skip
     with _lock:
