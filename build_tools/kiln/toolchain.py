@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from kiln import limits
 from kiln.errors import KilnError
 from kiln.files import full_disk
+from kiln.interpreter import module_command
 from kiln.packages import missing_program
 from kiln.paths import cache_dir, data_dir
 from kiln.scratch import scratch_folder
@@ -153,7 +154,7 @@ def zig_command() -> tuple[str, ...]:
         program = os.path.join(folder, "zig")
         if os.access(program, os.X_OK):
             return (program,)
-    return sys.executable, "-m", "ziglang"
+    return tuple(module_command("ziglang"))
 
 
 def _end(status: int) -> str:

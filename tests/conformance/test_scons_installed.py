@@ -25,6 +25,7 @@ env.Alias("check", env.KilnTest("resnet", target="x86_64", variants="v3"))
 env.Alias("own", env.KilnBundle("own_net", target="own_board"))
 Default(program)
 """
+LIBRARIES = ("jinja2", "kiln", "numpy", "onnx", "pydantic", "tflite", "tvm", "yaml")
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +142,7 @@ def test_tests_and_files_of_the_users_own(python: Path, project: Path, environme
 
 
 def test_the_command_kiln(python: Path, environment: dict[str, str], tmp_path: Path) -> None:
-    """From an empty folder: a listing, a build by a path, the bundle as a Python function, an error."""
+    """From a folder without models: a listing, a build, the bundle as a Python function, and an error."""
 
     def kiln(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [str(python.parent / "kiln"), *arguments]
@@ -150,8 +151,14 @@ def test_the_command_kiln(python: Path, environment: dict[str, str], tmp_path: P
         )
 
     assert "\nresnet " in kiln("list", "models").stdout
+    # Files of the user with the names of modules that a build imports.
+    modules = [tmp_path / f"{name}.py" for name in sorted({*sys.stdlib_module_names, *LIBRARIES})]
+    for module in modules:
+        module.write_text("raise SystemError('a module of the current folder')")
     done = kiln("build", "resnet", "--target", "x86_64", "--variants", "v3", "--quiet")
     assert (done.returncode, done.stderr) == (0, "")
+    for module in modules:
+        module.unlink()
     assert done.stdout.startswith("build/x86_64/resnet: built in ")
     program = "import kiln; print(kiln.load('build/x86_64/resnet').plan().bucket)"
     loaded = subprocess.run(

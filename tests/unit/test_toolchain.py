@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import resource
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from kiln import toolchain
 from kiln.config import load_target
 from kiln.emit.object_symbols import symbols
 from kiln.errors import KilnError
+from kiln.interpreter import module_command
 
 
 def test_objects_belong_to_the_folder_whose_headers_made_them(
@@ -75,7 +75,7 @@ def test_zig_starts_without_a_python(monkeypatch: pytest.MonkeyPatch) -> None:
     (program,) = toolchain.zig_command()
     assert Path(program).name == "zig"
     monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda _: None)
-    assert toolchain.zig_command.__wrapped__() == (sys.executable, "-m", "ziglang")
+    assert toolchain.zig_command.__wrapped__() == tuple(module_command("ziglang"))
 
 
 def test_how_a_silent_program_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from kiln.config import Target, canonical_json, target_config
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.forks import threads
+from kiln.interpreter import module_command
 from kiln.lower.pipeline import tvm_target
 from kiln.paths import cache_dir
 from kiln.tir import abi
@@ -83,7 +84,7 @@ def _trial_process(target: Target) -> tuple[int, str]:
     """Compile in a new process; returns its status and its stderr."""
     path = os.pathsep.join([str(Path(kiln.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-m", "kiln.lower.target_trial"],
+        module_command("kiln.lower.target_trial"),
         input=canonical_json(target_config(target)).encode(),
         capture_output=True,
         env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)},

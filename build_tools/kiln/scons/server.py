@@ -8,13 +8,13 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kiln.errors import KilnError
+from kiln.interpreter import module_command
 from kiln.scons.build_scratch import BuildScratch
 from kiln.stage_server import LENGTH, PREPARED, STATUS, kill_tree
 from kiln.stages import STAGES
@@ -34,7 +34,7 @@ class _ServerProcess:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this object
         with theirs:
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", "kiln.stage_server", str(theirs.fileno()), str(scratch)],
+                module_command("kiln.stage_server", str(theirs.fileno()), str(scratch)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._log,

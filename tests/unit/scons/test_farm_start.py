@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from kiln.scons.farm import cluster
 def test_a_cluster_that_ends_while_it_starts(
     program: str, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(cluster, "_LOCAL_PROGRAM", ("-c", program))
+    monkeypatch.setattr(cluster, "_LOCAL_PROGRAM", (sys.executable, "-c", program))
     with pytest.raises(KilnError, match=f"^option 'cluster': no cluster on this machine: {reason}$"):
         cluster.Cluster("local:1", str(tmp_path))
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.errors import KilnError
+from kiln.interpreter import module_command
 from kiln.scons.farm import worker
 from kiln.scons.farm.facts import difference, facts
 from kiln.scons.server import stage_environment
@@ -38,7 +39,7 @@ PATIENCE = 60.0  # seconds without any worker after which a build ends
 _RECORD_AGE = 5.0  # seconds for which the scheduler's records of its workers are not fetched again
 _MOST_LOCAL = 256
 _LOCAL = re.compile(r"local:([1-9]\d*)")
-_LOCAL_PROGRAM = ("-m", "kiln.scons.farm.local")
+_LOCAL_PROGRAM = tuple(module_command("kiln.scons.farm.local"))
 _ERROR = re.compile(r"\S*(Error|Exception|Interrupt)\b")  # the last line of a traceback
 _ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx)://\S+")
 _START = "start one with: dask worker ADDRESS --nthreads 1"
@@ -249,7 +250,7 @@ class Cluster:
         """
         log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         process = subprocess.Popen(
-            [sys.executable, *_LOCAL_PROGRAM, str(count)],
+            [*_LOCAL_PROGRAM, str(count)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
             env=stage_environment(), text=True,
         )  # fmt: skip

@@ -25,6 +25,7 @@ from kiln.config.check import Section
 from kiln.device.deploy.transports import AFTER, printable
 from kiln.device.deploy.transports.gdb import GdbSettings, GdbTransport
 from kiln.errors import KilnError
+from kiln.interpreter import module_command
 from kiln.parent import end_with_parent
 
 PATHS = ("pack",)
@@ -65,7 +66,7 @@ SETTINGS = PyocdSettings
 def _command() -> list[str]:
     """The command that starts pyOCD. Raises KilnError, with the way to install pyOCD, where it is missing."""
     if importlib.util.find_spec("pyocd") is not None:
-        return [sys.executable, "-m", "pyocd"]
+        return module_command("pyocd")
     program = shutil.which("pyocd")
     if program is None:
         raise KilnError(
