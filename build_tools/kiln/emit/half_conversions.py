@@ -17,7 +17,7 @@ from tvm import tirx
 
 from kiln.callbacks import structural_map, structural_walk
 from kiln.tir.bfloat16 import TYPE, declares
-from kiln.tir.shared_values import rewritten_statement
+from kiln.tir.shared_values import STATEMENTS, rewritten_statement
 from kiln.tir.vector_expr import Let, cast, in_lanes, reinterpreted, scalar, select
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
@@ -50,8 +50,7 @@ def convert_halves(func: tirx.PrimFunc, by_instruction: bool) -> tirx.PrimFunc:
         )
         return structural_map(expr, rules)
 
-    statements = (tirx.BufferStore, tirx.Bind, tirx.IfThenElse)
-    rules = ((statements, lambda statement: rewritten_statement(statement, concerns, rewrite)),)
+    rules = ((STATEMENTS, lambda statement: rewritten_statement(statement, concerns, rewrite)),)
     return func.with_body(structural_map(func.body, rules))
 
 

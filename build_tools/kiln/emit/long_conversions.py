@@ -15,7 +15,7 @@ import tvm_ffi
 from tvm import tirx
 
 from kiln.callbacks import structural_map, structural_walk
-from kiln.tir.shared_values import rewritten_statement
+from kiln.tir.shared_values import STATEMENTS, rewritten_statement
 from kiln.tir.vector_expr import Let, cast, in_lanes, scalar, select
 
 _EXACT = 47  # bits of a number that is converted at once
@@ -37,8 +37,7 @@ def convert_longs(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
         return structural_map(expr, ((tirx.Cast, on_cast),))
 
-    statements = (tirx.BufferStore, tirx.Bind, tirx.IfThenElse)
-    rules = ((statements, lambda statement: rewritten_statement(statement, concerns, rewrite)),)
+    rules = ((STATEMENTS, lambda statement: rewritten_statement(statement, concerns, rewrite)),)
     return func.with_body(structural_map(func.body, rules))
 
 

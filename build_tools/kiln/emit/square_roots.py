@@ -17,7 +17,7 @@ from tvm.ir import Call
 from tvm.target.codegen import llvm_lookup_intrinsic_id
 
 from kiln.callbacks import structural_map, structural_walk
-from kiln.tir.shared_values import rewritten_statement
+from kiln.tir.shared_values import STATEMENTS, rewritten_statement
 from kiln.tir.vector_expr import Expr, Let, f32, f64, i32, i64, reinterpreted, scalar, select
 
 
@@ -63,8 +63,7 @@ def root_in_software(func: tirx.PrimFunc, dtypes: Collection[str]) -> tirx.PrimF
         rule = (Call, lambda node: _root(let, node.args[-1]) if is_root(node) else node)
         return structural_map(expr, (rule,))
 
-    statements = (tirx.BufferStore, tirx.Bind, tirx.IfThenElse)
-    rules = ((statements, lambda statement: rewritten_statement(statement, concerns, rewrite)),)
+    rules = ((STATEMENTS, lambda statement: rewritten_statement(statement, concerns, rewrite)),)
     return func.with_body(structural_map(func.body, rules))
 
 

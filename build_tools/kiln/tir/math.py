@@ -22,7 +22,7 @@ from kiln.callbacks import structural_map, structural_walk
 from kiln.tir import double_math, double_trigonometry, inverse_functions
 from kiln.tir.op_names import op_name
 from kiln.tir.real_power import FloatFunctions, real_power
-from kiln.tir.shared_values import rewritten_statement
+from kiln.tir.shared_values import STATEMENTS, rewritten_statement
 from kiln.tir.vector_expr import (
     Expr,
     Let,
@@ -297,7 +297,7 @@ def _lowered(let: Let, value: Any) -> Any:
 
 
 def _lower_statement(statement: Any) -> Any:
-    """A store or binding with its value lowered, preceded by the statements that compute shared values."""
+    """A statement with its value lowered, preceded by the statements that compute shared values."""
     return rewritten_statement(statement, lambda value: _calls(value, _FUNCTIONS), _lowered)
 
 
@@ -308,5 +308,4 @@ def lower_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     if not _calls(func.body, _FUNCTIONS):
         return func
-    statements = ((tirx.BufferStore, _lower_statement), (tirx.Bind, _lower_statement))
-    return func.with_body(structural_map(func.body, statements))
+    return func.with_body(structural_map(func.body, ((STATEMENTS, _lower_statement),)))

@@ -14,6 +14,7 @@ from kiln.tir.vector_expr import Let, register
 
 Concerned = Callable[[Any], bool]
 Rewrite = Callable[[Let, Any], Any]
+STATEMENTS = (tirx.BufferStore, tirx.Bind, tirx.IfThenElse, tirx.For)  # all that hold values
 
 
 def rewritten(value: Any, statements: list[Any], concerns: Concerned, rewrite: Rewrite) -> Any:
@@ -42,16 +43,29 @@ def rewritten(value: Any, statements: list[Any], concerns: Concerned, rewrite: R
 
 
 def rewritten_statement(statement: Any, concerns: Concerned, rewrite: Rewrite) -> Any:
-    """A store, binding or branch with its value rewritten, after statements that compute shared values."""
-    value = statement.condition if isinstance(statement, tirx.IfThenElse) else statement.value
+    """One of `STATEMENTS` with its value rewritten, after statements that compute shared values.
+
+    The value of a branch is its condition, that of a loop its number of rounds.
+    """
+    if isinstance(statement, tirx.IfThenElse):
+        value = statement.condition
+    else:
+        value = statement.extent if isinstance(statement, tirx.For) else statement.value
     if not concerns(value):
         return statement
     statements: list[Any] = []
     value = rewritten(value, statements, concerns, rewrite)
     if isinstance(statement, tirx.IfThenElse):
         result = tirx.IfThenElse(value, statement.then_case, statement.else_case)
+    elif isinstance(statement, tirx.For):
+        result = _with_extent(statement, value)
     elif isinstance(statement, tirx.Bind):
         result = tirx.Bind(statement.var, value)
     else:
         result = tirx.BufferStore(statement.buffer, value, statement.indices)
     return tirx.SeqStmt([*statements, result]) if statements else result
+
+
+def _with_extent(loop: tirx.For, extent: Any) -> tirx.For:
+    kept = (loop.body, loop.thread_binding, loop.annotations, loop.step)
+    return tirx.For(loop.loop_var, loop.min, extent, loop.kind, *kept)

@@ -21,7 +21,9 @@ from kiln.lower.pipeline import tvm_target
 from kiln.tir import abi
 from kiln.tir.builder import Machine
 from kiln.tir.fused import Fused
+from kiln.tir.math import lower_math
 from tvm import te, tirx
+from tvm.script import tirx as script
 
 Array = npt.NDArray[Any]
 Function = Callable[[Any], Any]
@@ -301,3 +303,21 @@ def test_nan_and_infinities(name: str, function: Function, want: list[float], tm
         assert (got[:, 1] > 2e38).all()
         got[:, 1] = np.inf
     assert np.allclose(got, [want] * 7, atol=1e-6, equal_nan=True), got[0]
+
+
+@script.prim_func(private=True, s_tir=True)
+def bounded(
+    x: script.handle("float32", "global"),  # type: ignore[valid-type]
+    y: script.handle("float32", "global"),  # type: ignore[valid-type]
+) -> None:
+    given = script.decl_buffer((8,), "float32", data=x)
+    found = script.decl_buffer((8,), "float32", data=y)
+    for i in range(script.Cast("int32", script.ceil(given[0]))):
+        if script.exp(given[i]) > script.float32(1.0):
+            found[i] = given[i]
+
+
+def test_functions_in_conditions_and_numbers_of_rounds() -> None:
+    names = {"T.ceil(", "T.exp("}
+    assert {name for name in names if name in bounded.script()} == names
+    assert not {name for name in names if name in lower_math(bounded).script()}
