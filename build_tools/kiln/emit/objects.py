@@ -30,12 +30,13 @@ from kiln.emit.compile import c_flags, compile_file
 from kiln.emit.fixed_point_conversions import hide_powers_of_two
 from kiln.emit.half_conversions import convert_halves
 from kiln.emit.headers import cuda_include_flag, include_flags
+from kiln.emit.helium_conversions import convert_in_words
 from kiln.emit.long_conversions import convert_longs
 from kiln.emit.long_products import multiply_by_halves
 from kiln.emit.own_functions import compile_own
 from kiln.emit.run_time_library import missing_symbols
 from kiln.emit.scaling_in_words import scale_in_words
-from kiln.emit.selected_truths import select_truths
+from kiln.emit.selected_truths import select_floats, select_truths
 from kiln.emit.simd_check import read_loops
 from kiln.emit.square_roots import root_in_software
 from kiln.emit.total_division import divide_totally
@@ -217,7 +218,10 @@ def _built(
         ordered = {name: convert_longs(function) for name, function in ordered.items()}
     if divides_in_software(target):
         ordered = {name: multiply_by_halves(divide_by_multiplying(f)) for name, f in ordered.items()}
+    if target.vector.isa == "sve":
+        ordered = {name: select_floats(function) for name, function in ordered.items()}
     if target.vector.isa == "mve":
         ordered = {name: scale_in_words(hide_powers_of_two(f)) for name, f in ordered.items()}
+        ordered = {name: convert_in_words(function) for name, function in ordered.items()}
     build = tvm.get_global_func("target.build.llvm")
     return build(tvm.IRModule(ordered), description)
