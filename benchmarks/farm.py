@@ -26,7 +26,7 @@ from typing import Any
 from kiln.command_line.number_types import not_negative, positive
 from kiln.command_line.own_process import kiln_program
 from kiln.errors import KilnError
-from kiln.scons.server import stage_environment
+from kiln.scons.server_process import stage_environment
 from kiln.scons.times import VARIABLE
 from kiln.scratch import scratch_folder
 

@@ -2,8 +2,7 @@
 
 `run_scons` and `run_stage` do what `python -m SCons` and `python -m kiln` do, without the seconds of
 processor time that a new interpreter takes to import them. Each command is a process of its own, with its own
-environment, folder and exit status. A build's stages run in forks too: of `kiln.stage_server`, itself forked
-before SCons starts.
+environment, folder and exit status. A build's stages run in forks too, see kiln.scons.server_process.
 
 Builds by new interpreters are in tests/conformance/test_scons_*.py and wherever a test starts
 `sys.executable`. This file is both a module, the client, and a program, the process that forks.
@@ -16,7 +15,6 @@ import ctypes
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import tempfile
@@ -117,54 +115,6 @@ def _server(imported: str) -> subprocess.Popen[str]:
     return _processes[imported]
 
 
-class _Fork:
-    """A process of `kiln.stage_server` forked beforehand, in place of kiln.scons.server's new interpreter."""
-
-    def __init__(self, before: _Fork | None = None) -> None:
-        import socket
-
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._pid, self._status = os.fork(), None
-        if self._pid == 0:
-            self.control.close()
-            if before is not None:  # else that one does not notice the end of the build
-                before.control.close()
-            if not theirs.recv(1, socket.MSG_PEEK):  # the build has ended without a stage
-                os._exit(0)
-            from kiln.stage_server import main
-
-            null = os.open(os.devnull, os.O_RDWR)
-            os.dup2(null, 0)
-            os.dup2(null, 1)
-            os.dup2(null, 2)
-            os.environ["PYTHONHASHSEED"] = "0"
-            sys.argv = ["stage_server", str(theirs.detach())]
-            main()
-        theirs.close()
-
-    def is_running(self) -> bool:
-        return self._wait(os.WNOHANG) is None
-
-    def kill(self) -> None:
-        os.kill(self._pid, signal.SIGKILL)
-        self.end()
-
-    def end(self) -> int:
-        self.control.close()
-        status = self._wait(0)
-        assert status is not None
-        return status
-
-    def last_line(self) -> str:
-        return "see stderr"
-
-    def _wait(self, options: int) -> int | None:
-        if self._status is None:
-            pid, status = os.waitpid(self._pid, options)
-            self._status = os.waitstatus_to_exitcode(status) if pid else None
-        return self._status
-
-
 def _become(request: dict[str, Any]) -> None:
     """Run the command of `request` in this fork, and end the process with its exit status."""
     for number, output in enumerate(request["outputs"], start=1):
@@ -183,15 +133,10 @@ def _become(request: dict[str, Any]) -> None:
             import SCons.Script
 
             if "kiln.scons.methods" in sys.modules:
-                import kiln.scons.server
+                from kiln.scons.server_process import fork_servers
 
-                ready = [_Fork()]  # before SCons starts threads
-                ready.append(_Fork(ready[0]))
-                # Runs after the build has ended those that it used: none is left in the folder of the test.
-                atexit.register(lambda forks: [fork.end() for fork in forks], tuple(ready))
-                kiln.scons.server._ServerProcess = (  # type: ignore[assignment,misc]
-                    lambda _scratch: ready.pop() if len(ready) > 1 else ready[0]
-                )
+                os.environ["PYTHONHASHSEED"] = "0"  # as in the environment that this process was started in
+                fork_servers()
             sys.path[0] = str(Path.cwd())
             sys.argv = ["scons", *request["arguments"]]
             SCons.Script.main()

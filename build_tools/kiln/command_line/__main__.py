@@ -21,6 +21,7 @@ from kiln.config import load_model
 from kiln.errors import INTERRUPTED, KilnError
 from kiln.files import error_text
 from kiln.paths import data_file
+from kiln.scons.first_build import start_servers
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -285,6 +286,7 @@ def _scons(words: Sequence[str]) -> int:
     from SCons.Script import Main
     from SCons.Script import main as scons_main
 
+    start_servers(words)
     build = Main._exec_main
 
     def interrupted_in_one_line(*arguments: Any) -> None:

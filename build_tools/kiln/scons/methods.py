@@ -14,11 +14,11 @@ from kiln.config.check import choices
 from kiln.errors import KilnError
 from kiln.files import make_build_folder
 from kiln.scons import flow, goals, jobs, joint, needs, options, result_files, summary
+from kiln.scons.first_build import WORK
 from kiln.scons.model_build import BuildOptions, ModelBuild
 from kiln.scons.options import Options
 from kiln.scons.place import RunPlace
 from kiln.scons.results import BundleNodes
-from kiln.scons.session import WORK
 
 # SCons names the methods after these functions; the names follow SCons's own style. `more` are the fields of
 # BuildOptions.

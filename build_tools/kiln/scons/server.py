@@ -7,71 +7,22 @@ import contextlib
 import json
 import os
 import socket
-import subprocess
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kiln.errors import KilnError
-from kiln.interpreter import module_command
 from kiln.scons.build_scratch import BuildScratch
-from kiln.stage_server import LENGTH, PREPARED, STATUS, kill_tree
+from kiln.scons.server_process import NewServer, ServerProcess, forked_servers, stage_environment
+from kiln.stage_server import LENGTH, PREPARED, STATUS
 from kiln.stages import STAGES
 from kiln.tokens import Tokens
-
-_PACKAGES = str(Path(__file__).resolve().parents[2])
-
-
-class _ServerProcess:
-    """One process of `kiln.stage_server`; `control` is this side's end of the socket for requests.
-
-    It removes the folder `scratch` when it ends.
-    """
-
-    def __init__(self, scratch: Path) -> None:
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this object
-        with theirs:
-            self._popen = subprocess.Popen(
-                module_command("kiln.stage_server", str(theirs.fileno()), str(scratch)),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._log,
-                env=stage_environment(),
-                pass_fds=[theirs.fileno()],
-            )
-
-    def is_running(self) -> bool:
-        """Whether the process still runs."""
-        return self._popen.poll() is None
-
-    def kill(self) -> None:
-        """End the process, which runs no stage, even while it imports modules."""
-        self._popen.kill()
-        self.end()
-
-    def kill_all(self) -> None:
-        """Kill the process, its stages and all their descendants, whatever they are doing."""
-        if self.is_running():
-            kill_tree(self._popen.pid)
-
-    def end(self) -> int:
-        """Close `control`, which ends the process; returns its exit status."""
-        self.control.close()
-        return self._popen.wait()
-
-    def last_line(self) -> str:
-        """The last line that the process itself wrote to stderr."""
-        self._log.seek(0)
-        lines = self._log.read().decode(errors="replace").splitlines()
-        return next((line for line in reversed(lines) if line.strip()), "no reason given")
 
 
 class Running:
     """A running stage: `stdout` and `stderr` are its output, as text streams."""
 
-    def __init__(self, server: _ServerProcess, request: socket.socket, stdout: int, stderr: int) -> None:
+    def __init__(self, server: ServerProcess, request: socket.socket, stdout: int, stderr: int) -> None:
         self._server = server
         self._request = request
         self.stdout, self.stderr = os.fdopen(stdout, errors="replace"), os.fdopen(stderr, errors="replace")
@@ -110,17 +61,20 @@ class StageServer:
     """Starts stages, from any thread.
 
     The server process starts with the first stage, and again after a crash. `prepare` starts it before, and
-    while it imports modules a second process starts the stages that are declared `early`. Temporary files of
-    all stages are in a folder of their own, `scratch`.
+    while it imports modules a second process starts the stages that are declared `early`. Both are forks of
+    the command `kiln` where it has made them (`fork_servers`). Temporary files of all stages are in a folder
+    of their own, `scratch`.
     """
 
     def __init__(self) -> None:
-        self.scratch = BuildScratch()
+        forked = forked_servers()
+        self.scratch = BuildScratch() if forked is None else forked.scratch
         self._lock = threading.Lock()
-        self._process: _ServerProcess | None = None
-        self._early: _ServerProcess | None = None
-        self._importing = False
-        self._idle = True  # the process has started no stage
+        self._process: ServerProcess | None = None if forked is None else forked.main
+        self._early: ServerProcess | None = None if forked is None else forked.early
+        self._prepared = forked is not None and forked.importing  # `_process` was told to import modules
+        self._importing = self._prepared  # and has not said that it is done
+        self._idle = True  # `_process` has started no stage
         atexit.register(self.close)
 
     def start(
@@ -164,25 +118,26 @@ class StageServer:
     def prepare(self, names: Sequence[str]) -> None:
         """Start the server process, and let it import the modules of these stages in the meantime.
 
-        No effect where the process has started before.
+        No effect where the process imports modules already, or has started a stage.
         """
         with self._lock:
+            if self._prepared or not self._idle:
+                return
             if self._process is None:
-                self._process = _ServerProcess(self.scratch.folder())
-                self._importing = True
-                with contextlib.suppress(OSError):  # the server is gone: `start` starts another one
-                    self._process.control.send(" ".join(names).encode())
+                self._process = NewServer(self.scratch.folder())
+            self._process.import_modules(names)
+            self._prepared = self._importing = True
 
-    def _process_for(self, name: str) -> _ServerProcess:
+    def _process_for(self, name: str) -> ServerProcess:
         """The process that starts a stage; a new one where there is none."""
         if self._process is None or not self._process.is_running():
-            self._process, self._importing = _ServerProcess(self.scratch.folder()), False
+            self._process, self._importing = NewServer(self.scratch.folder()), False
         if self._importing:
             with contextlib.suppress(OSError):
                 self._importing = self._process.control.recv(len(PREPARED), socket.MSG_DONTWAIT) != PREPARED
         if self._importing and STAGES[name].spec.early:
             if self._early is None or not self._early.is_running():
-                self._early = _ServerProcess(self.scratch.folder())
+                self._early = NewServer(self.scratch.folder())
             return self._early
         self._idle = False
         return self._process
@@ -219,9 +174,3 @@ class StageServer:
                     self._process.end()
                 self._process = None
             self.scratch.remove()
-
-
-def stage_environment(**more: str) -> dict[str, str]:
-    """Environment variables for a stage: this process's own, PYTHONHASHSEED=0, PYTHONPATH, and `more`."""
-    path = os.pathsep.join(filter(None, [_PACKAGES, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path, **more}

@@ -17,6 +17,7 @@ from kiln.scons import cache, jobs
 from kiln.scons.console import Console
 from kiln.scons.content import Content
 from kiln.scons.farm import cluster
+from kiln.scons.first_build import STAGES_WITH_TVM, WORK
 from kiln.scons.jobs import Places
 from kiln.scons.journal import Journal
 from kiln.scons.options import BUNDLES
@@ -24,7 +25,6 @@ from kiln.scons.server import StageServer
 
 BUILD = "build"
 _EXTRA_STAGES = 4  # stages more than workers, so that no worker waits for the files of its next stage
-WORK = f"{BUILD}/.stages"  # folder of the files between the stages
 
 
 class Session:
@@ -68,7 +68,7 @@ class Session:
     def prepare(self, folder: Path) -> None:
         """Let the server of the stages import their modules, if nothing of a model is in its `folder` yet."""
         if not _builds_nothing() and self.cache is None and self.cluster is None and not folder.exists():
-            self.server.prepare(("import", "lower"))
+            self.server.prepare(STAGES_WITH_TVM)
 
     def file(self, path: str) -> Any:
         """The file as an SCons node, `path` taken literally.

@@ -28,7 +28,7 @@ from kiln.scons import digest, failure, listing, times
 from kiln.scons.cache import Entry, files_of
 from kiln.scons.failure import StageFailed
 from kiln.scons.farm import stages as farm
-from kiln.scons.server import stage_environment
+from kiln.scons.server_process import stage_environment
 from kiln.scons.session import session
 from kiln.scons.stage_node import StageNode
 from kiln.stage import Input, Output, Stage, Unhashed

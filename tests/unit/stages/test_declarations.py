@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 import kiln
 import pytest
 from kiln.config import Model
-from kiln.scons.server import stage_environment
+from kiln.scons.server_process import stage_environment
 from kiln.stage import POSITIONAL, Field, Output, Slice, Stage
 from kiln.stages import STAGES
 

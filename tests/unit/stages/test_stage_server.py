@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import waiting
 from kiln.errors import KilnError
-from kiln.scons.server import StageServer, stage_environment
+from kiln.scons.server import StageServer
+from kiln.scons.server_process import NewServer, stage_environment
 from kiln.stage import POSITIONAL
 from kiln.stages import STAGES
 
@@ -46,7 +47,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StageSer
     """A server whose stages are stand-ins."""
     project = StandInProject(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("kiln.scons.server._PACKAGES", str(tmp_path / "build_tools"))
+    monkeypatch.setattr("kiln.scons.server_process._PACKAGES", str(tmp_path / "build_tools"))
     for name, value in project.environment().items():
         monkeypatch.setenv(name, value)
     stage_server = StageServer()
@@ -107,6 +108,40 @@ def test_a_server_that_ran_no_stage_is_not_waited_for(server: StageServer, tmp_p
     (tmp_path / "build_tools/kiln/emit/link.py").write_text("import time; time.sleep(1000)")
     server.prepare(["link"])
     server.close()
+
+
+_FORKS = """
+import os, signal, sys
+from kiln.scons.server import StageServer
+from kiln.scons.server_process import NewServer, fork_servers
+forked, link = fork_servers(), sys.argv[1:]
+server = StageServer()
+print(forked is not None, server.run("link", [*link, "one"]))
+process = server._process
+print(process is (forked and forked.main))
+if forked is not None:
+    server.prepare(["plan"])  # no effect: a stage has run
+    os.kill(process.pid, signal.SIGKILL)
+    print(process.end(), server.run("link", [*link, "two"]), isinstance(server._process, NewServer))
+    print(*sorted(os.listdir()))
+"""
+
+
+@pytest.mark.parametrize("seed", ["0", "random"])
+def test_a_server_that_is_a_fork_and_the_one_after_it(seed: str, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = StandInProject(tmp_path).environment(PYTHONHASHSEED=seed, TMPDIR=str(temporary))
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKS, *words("link")[:-1]],
+        cwd=temporary, env={**environment, "PYTHONPATH": str(tmp_path / "build_tools")},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    ran = "(0, '', '')"
+    forked = f"True {ran}\nTrue\n{-signal.SIGKILL} {ran} True\n"
+    expected = f"{forked}kiln-stages-" if seed == "0" else f"False {ran}\nFalse\n"
+    assert done.stdout.startswith(expected) and done.stderr == "", done
+    assert [path for path in temporary.iterdir() if path.name.startswith("kiln-stages-")] == []
 
 
 def test_a_question_starts_no_server(tmp_path: Path) -> None:
@@ -181,7 +216,7 @@ def test_a_server_that_dies_takes_its_stages_along_and_another_one_follows(
 ) -> None:
     running = server.start("link", words("link", tmp_path / "never"), stage_environment(FAKE_SECONDS="1000"))
     process = server._process
-    assert process is not None
+    assert isinstance(process, NewServer)
     forks = _children(process._popen, "the stage server", process.last_line)
     process._popen.send_signal(signal.SIGKILL)
     assert running.wait(waiting.SECONDS) == -signal.SIGKILL

@@ -31,7 +31,7 @@ from kiln.errors import KilnError
 from kiln.interpreter import module_command
 from kiln.scons.farm import worker
 from kiln.scons.farm.facts import difference, facts
-from kiln.scons.server import stage_environment
+from kiln.scons.server_process import stage_environment
 from kiln.scons.storage import DamagedError, StorageError, open_storage
 
 CONNECT = 10.0  # seconds for an answer of the scheduler, and for its first worker

@@ -29,7 +29,8 @@ from kiln.errors import KilnError
 from kiln.files import set_mode
 from kiln.scons import digest
 from kiln.scons.farm.facts import difference, facts
-from kiln.scons.server import StageServer, stage_environment
+from kiln.scons.server import StageServer
+from kiln.scons.server_process import stage_environment
 from kiln.scons.storage import DamagedError, Storage, StorageError, open_storage
 from kiln.sources.cache import file_sha256
 
