@@ -64,7 +64,8 @@ class Numbers(nn.Module):
         curves = F.softplus(x, beta=n), F.leaky_relu(x, 1 / n), F.celu(x, n), F.hardtanh(x * 5, -n, n)
         pools = [F.adaptive_avg_pool2d(x[None], size) for size in ((1, 3), (2, 4), (5, 1))]
         pools += [F.interpolate(x[None, None], scale_factor=1.5, mode="bilinear", align_corners=True)]
-        pools += [F.adaptive_avg_pool1d(x.T, 4)]
+        pools += [F.adaptive_avg_pool1d(x.T, 4), torch.fft.fftshift(x), torch.fft.ifftshift(x[:, :5])]
+        pools += [torch.fft.fftshift(torch.fft.fft(x)).abs()]
         return *sums, *rolled, *curves, *pools, x.scatter(1, x[:, :1].long() * 0, n)
 
 def numbers():
@@ -75,9 +76,14 @@ class Doubles(nn.Module):
     """Numbers of float64: what float32 had rounded would differ by more than 1e-9."""
 
     def forward(self, x):
+        x = x.abs()  # golden vectors have numbers below 0, too, where gaps would be no gaps
         one = torch.ones_like(x)
         gaps = [F.leaky_relu(-x, 0.1) + x * 0.1, F.elu(-x, 0.3) - torch.expm1(-x) * 0.3]
         gaps += [F.celu(-x, 0.3) - torch.expm1(x / -0.3) * 0.3, F.selu(x) - x * 1.0507009873554805]
+        gaps += [F.celu(-x) - torch.expm1(-x), torch.rsub(x, 0.1, alpha=0.3) + x * 0.3 - 0.1]
+        gaps += [torch.rsub(x, one, alpha=0.3) + x * 0.3 - one]
+        gaps += [F.hinge_embedding_loss(x, -one, 8.1, reduction="none") - (one * 8.1 - x)]
+        gaps += [one * torch.linalg.vector_norm(x[0, 0], 6) - x[0, 0]]
         gaps += [F.hardtanh(x * 0, 0.1, 0.7) - one * 0.1, F.softplus(x * 0, 0.3) * 0.3 - 0.6931471805599453]
         gaps += [x.add(one, alpha=0.1) - (x + 0.1), x.sub(one, alpha=0.1) - (x - 0.1)]
         gaps += [x.masked_fill(x > -1, 0.1) - one * 0.1, torch.full_like(x, 0.1) - one * 0.1]

@@ -11,13 +11,17 @@ from typing import Any
 
 from kiln.frontend.torch.replaced import Replacement
 
+# In names of operators whose numbers are computed from the sizes of their first argument.
+_OF_SIZES = "adaptive_avg_pool", "fftshift"
+
 
 def _applies(operator: Any, values: Sequence[Any]) -> bool:
     """Whether a call has a dynamic number: one among its arguments, or a size of its first one."""
     import torch
 
     return any(isinstance(value, (torch.SymInt, torch.SymFloat)) for value in values) or (
-        "adaptive_avg_pool" in str(operator) and not all(isinstance(size, int) for size in values[0].shape)
+        any(name in str(operator) for name in _OF_SIZES)
+        and not all(isinstance(size, int) for size in values[0].shape)
     )
 
 
@@ -36,6 +40,8 @@ def _rules(aten: Any) -> Mapping[Any, Callable[..., Any]]:
         aten.hardtanh.default: lambda x, low=-1, high=1: x.clamp(low, high),
         aten.scatter.value: _scatter_value,
         aten.roll.default: _roll,
+        aten.fft_fftshift.default: lambda x, dim=None: _centred(x, dim, 0),
+        aten.fft_ifftshift.default: lambda x, dim=None: _centred(x, dim, 1),
         aten.adaptive_avg_pool1d.default: _adaptive_avg_pool,
         aten.adaptive_avg_pool2d.default: _adaptive_avg_pool,
         aten._adaptive_avg_pool2d.default: _adaptive_avg_pool,
@@ -83,6 +89,15 @@ def _roll(x: Any, shifts: Any, dims: Any = ()) -> Any:
         size = x.shape[dim]
         x = x.index_select(dim, torch.remainder(torch.arange(size, device=x.device) - shift, size))
     return x
+
+
+def _centred(x: Any, dim: Any, more: int) -> Any:
+    """aten::fft_fftshift, which moves the first element of each axis in `dim` to its middle.
+
+    `more`: 0, or 1 for the inverse. Without `dim`, all axes are moved.
+    """
+    dims = range(x.dim()) if dim is None else dim if isinstance(dim, Sequence) else [dim]
+    return _roll(x, [(x.shape[axis] + more) // 2 for axis in dims], list(dims)) if dims else x
 
 
 def _adaptive_avg_pool(x: Any, output_size: Any) -> Any:

@@ -43,6 +43,8 @@ def _applies(operator: Any, values: Sequence[Any]) -> bool:
 def _of_constants(aten: Any) -> Mapping[Any, Callable[..., Any]]:
     """Operators that have constants of their own, among them defaults of their arguments."""
     return {
+        # ONNX's Celu computes in float32, whatever alpha is.
+        aten.celu.default: lambda x, alpha=1.0: elu(x, alpha, 1, 1 / alpha),
         aten.deg2rad.default: lambda x: x * (math.pi / 180),
         aten.rad2deg.default: lambda x: x * (180 / math.pi),
         aten.hardsigmoid.default: lambda x: (x + 3).clamp(0, 6) / 6,
@@ -61,6 +63,10 @@ def _rules(aten: Any) -> Mapping[Any, Callable[..., Any]]:
         **_of_constants(aten),
         aten.add.Tensor: lambda x, y, alpha=1: NotImplemented if alpha == 1 else x + y * alpha,
         aten.sub.Tensor: lambda x, y, alpha=1: NotImplemented if alpha == 1 else x - y * alpha,
+        aten.rsub.Scalar: lambda x, y, alpha=1: (
+            NotImplemented if alpha == 1 else _full((), y, dtype=x.dtype) - x * alpha
+        ),
+        aten.rsub.Tensor: lambda x, y, alpha=1: NotImplemented if alpha == 1 else y - x * alpha,
         aten.addcmul.default: lambda x, a, b, value=1: x + a * b * value,
         aten.addcdiv.default: lambda x, a, b, value=1: x + a / b * value,
         aten.addmm.default: lambda x, a, b, beta=1, alpha=1: _sum(x, a @ b, beta, alpha),
@@ -69,7 +75,6 @@ def _rules(aten: Any) -> Mapping[Any, Callable[..., Any]]:
         aten.baddbmm.default: lambda x, a, b, beta=1, alpha=1: _sum(x, a @ b, beta, alpha),
         aten.addr.default: lambda x, a, b, beta=1, alpha=1: _sum(x, a[:, None] * b, beta, alpha),
         aten.elu.default: elu,
-        aten.celu.default: lambda x, alpha=1.0: elu(x, alpha, 1, 1 / alpha),
         aten.softplus.default: softplus,
         aten.hardtanh.default: lambda x, low=-1, high=1: x.clamp(low, high),
         aten.hardshrink.default: lambda x, edge=0.5: _where(x.abs() <= edge, 0.0, x),
@@ -83,12 +88,19 @@ def _rules(aten: Any) -> Mapping[Any, Callable[..., Any]]:
             size, value, dtype=dtype or x.dtype
         ),
         aten.masked_fill.Scalar: lambda x, mask, value: _where(mask, value, x),
+        aten.hinge_embedding_loss.default: _hinge_embedding_loss,
         aten.fill.Scalar: lambda x, value: _full(x.shape, value, dtype=x.dtype),
     }
 
 
 def _sum(x: Any, product: Any, beta: Any, alpha: Any) -> Any:
     return product * alpha if beta == 0 else x * beta + product * alpha
+
+
+def _hinge_embedding_loss(x: Any, target: Any, margin: float = 1.0, reduction: int = 1) -> Any:
+    far = _where(target == 1, 0.0, (_full((), margin, dtype=x.dtype) - x).clamp(min=0))
+    losses = far + _where(target == -1, 0.0, x)
+    return losses if reduction == 0 else losses.mean() if reduction == 1 else losses.sum()
 
 
 def _where(mask: Any, value: float, x: Any) -> Any:

@@ -92,6 +92,8 @@ def vector_norm(
     from onnxscript.function_libs.torch_lib.ops.linalg import aten_linalg_vector_norm
 
     rank = len(self.shape)
+    if rank == 0 and order and dtype == -1:
+        return op.Abs(self)  # not the root of its power, which rounds and may overflow
     if rank == 0:
         return aten_linalg_vector_norm(self, order, None, False, dtype)
     if self.dtype == _FLOAT64 and is_rounded(1 / order if order else 0.0):
