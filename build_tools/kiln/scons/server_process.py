@@ -198,6 +198,10 @@ def forked_servers() -> EarlyServers | None:
 
 
 def stage_environment(**more: str) -> dict[str, str]:
-    """Environment variables for a stage: this process's own, PYTHONHASHSEED=0, PYTHONPATH, and `more`."""
+    """Environment variables for a stage: this process's own, PYTHONHASHSEED=0, PYTHONPATH, and `more`.
+
+    OpenBLAS, which NumPy imports, starts no threads, which wait for work in a loop, unless the user says so.
+    """
     path = os.pathsep.join(filter(None, [_PACKAGES, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path, **more}
+    threads = {"OPENBLAS_NUM_THREADS": "1"}
+    return {**threads, **os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path, **more}
