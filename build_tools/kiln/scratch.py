@@ -25,7 +25,7 @@ def scratch_folder(name: str) -> Iterator[Path]:
     releases however the process ends: folders that nobody holds are removed here. Raises OSError if no
     folder can be made, and KilnError in place of what a library raises where the disk is full.
     """
-    _remove_abandoned()
+    remove_abandoned()
     temporary, lock = _locked_folder(name)
     try:
         with temporary as folder:
@@ -57,7 +57,7 @@ def _locked_folder(name: str) -> tuple[tempfile.TemporaryDirectory[str], int]:
         temporary.cleanup()
 
 
-def _remove_abandoned() -> None:
+def remove_abandoned() -> None:
     """Remove this user's folders that no process holds."""
     for folder in Path(tempfile.gettempdir()).glob(f"kiln-*{_ENDING}"):
         with contextlib.suppress(OSError):

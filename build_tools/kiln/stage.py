@@ -92,8 +92,7 @@ class StageSpec:
     of which exactly one is given. `measures`: it times programs here, so no other stage runs here at the same
     time. `on_device`: a stage that is not cached, but which another machine may run that has the device, or
     the target's GPU: it reads nothing but its inputs. `early`: its module imports no TVM, so that it starts
-    at once where a build is still importing the modules of other stages. `runs`: other people's code that the
-    stage runs on the model, which may end the stage by a signal: for the error.
+    at once where a build is still importing the modules of other stages.
     """
 
     name: str
@@ -105,7 +104,6 @@ class StageSpec:
     on_device: bool = False
     measures: bool = False
     early: bool = False
-    runs: str = ""
 
 
 class Field(NamedTuple):

@@ -10,7 +10,8 @@ modules, which takes longer than most stages run. `kiln.scons.server` is the cli
 2. The module of the stage is imported here, once, then the process forks. The fork reads its arguments,
    environment and working folder from the request socket and runs the stage as `python -m kiln` does.
 3. The exit status of the fork, below zero for a signal, is sent as the reply on the request socket. If the
-   client closes or shuts down its end of the request socket, the fork is killed.
+   client closes or shuts down its end of the request socket, the fork is killed. Processes that a fork has
+   left behind, and that could still write its output, are killed: the client reads to the output's end.
 4. When the control socket is closed, the build has ended: all forks are killed, the folder of their temporary
    files is removed, and this process ends. When this process is killed, the kernel kills its forks (see
    `kiln.__main__`).
@@ -42,6 +43,7 @@ from typing import NoReturn
 
 from kiln import tokens
 from kiln.__main__ import main as run_stage
+from kiln.process_tree import kill_tree
 from kiln.stages import STAGES
 from kiln.tvm_import import names_listed_once
 
@@ -56,10 +58,11 @@ _GONE = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 @dataclass
 class _Fork:
-    """A running stage: its process and its request socket."""
+    """A running stage: its process, its request socket, and the pipes of its output, by device and inode."""
 
     pid: int
     request: socket.socket
+    output: frozenset[tuple[int, int]]
 
 
 class _Server:
@@ -139,9 +142,10 @@ class _Server:
             self.kept = descriptors[3:]
             return request
         _redirect(self.own_output)
+        pipes = frozenset(_identity(os.fstat(descriptor)) for descriptor in descriptors[1:3])
         for descriptor in descriptors[1:]:
             os.close(descriptor)
-        self.forks[request.fileno()] = _Fork(pid, request)
+        self.forks[request.fileno()] = _Fork(pid, request, pipes)
         self.poll.register(request, _GONE)
         return None
 
@@ -159,6 +163,18 @@ class _Server:
                     fork.request.send(STATUS.pack(os.waitstatus_to_exitcode(status)))
                 fork.request.close()
                 del self.forks[descriptor]
+                self._end_orphans(fork)
+
+    def _end_orphans(self, ended: _Fork) -> None:
+        """Kill what a stage has left behind with its output open, and wait for orphans that have ended.
+
+        They are children of this process now (see `_adopt_orphans`).
+        """
+        stages = {fork.pid for fork in self.forks.values()}
+        for pid in _children() - stages:
+            if os.waitpid(pid, os.WNOHANG)[0] == 0 and _holds(pid, ended.output):
+                kill_tree(pid)
+                os.waitpid(pid, 0)
 
     def _end(self) -> None:
         """Kill all forks, wait for their ends, and remove the folder of their temporary files."""
@@ -189,31 +205,35 @@ def _load(name: str) -> None:
             importlib.import_module(STAGES[name].spec.module)
 
 
-def kill_tree(pid: int) -> None:
-    """Kill a child process and all of its descendants, which would otherwise keep running.
-
-    They are stopped first: a process that starts another one meanwhile would leave it without a parent.
-    """
-    stopped: set[int] = set()
-    running = {pid}
-    while running:
-        for process in running:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGSTOP)
-        stopped |= running
-        running = {child for child, parent in _parents().items() if parent in stopped} - stopped
-    for process in stopped:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
+def _adopt_orphans() -> None:
+    """Let the kernel make this process the parent of every process that its descendants leave behind."""
+    if sys.platform == "linux":
+        pr_set_child_subreaper = 36  # linux/prctl.h
+        ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1)
 
 
-def _parents() -> dict[int, int]:
-    """The parent of each process of this machine."""
-    parents: dict[int, int] = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):  # a process that has just ended
-            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
-    return parents
+def _children() -> set[int]:
+    """The child processes of this process; none where the kernel does not list them."""
+    try:
+        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    except OSError:
+        return set()
+    return {int(pid) for pid in text.split()}
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    """Device and inode of a file."""
+    return status.st_dev, status.st_ino
+
+
+def _holds(pid: int, output: frozenset[tuple[int, int]]) -> bool:
+    """Whether a process has one of these pipes open."""
+    with contextlib.suppress(OSError):  # it has just ended, or belongs to another user
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if _identity(entry.stat()) in output:
+                    return True
+    return False
 
 
 def _redirect(outputs: Sequence[int]) -> None:
@@ -258,6 +278,7 @@ def main() -> NoReturn:
     The second one, if there is one, is the folder of temporary files.
     """
     gc.set_threshold(*_COLLECT)
+    _adopt_orphans()
     _keep_freed_memory()
     server = _Server(socket.socket(fileno=int(sys.argv[1])), sys.argv[2] if len(sys.argv) > 2 else None)
     request = server.serve()

@@ -4,8 +4,8 @@ A stand-in's outputs are hashes of all that it was given, so a stage that should
 shows in the bundle. Environment: FAKE_LOG names a file that gets a line for every stage run, FAKE_SECONDS is
 how long each one takes, FAKE_FAIL, FAKE_CRASH and FAKE_SIGNAL name a stage that ends with an error, a
 traceback or SIGSEGV, FAKE_KILL the output of a stage that kills the build when it has half of its files.
-FAKE_STUCK names a stage that starts a program and waits for it for ever, FAKE_EATS one that takes a gibibyte
-of memory.
+FAKE_STUCK names a stage that starts a program and waits for it for ever, FAKE_LEAVES one that does not wait
+for it, FAKE_EATS one that takes a gibibyte of memory.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ _REAL = (
 _STAND_IN = """
 import hashlib, os, signal, subprocess, time
 from pathlib import Path
+from kiln import doing
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, write_json
 from kiln.stage import Output, Scratch, Unhashed
@@ -62,8 +63,12 @@ def run(stage):
         raise KilnError(f"{name} cannot do this")
     if os.environ.get("FAKE_CRASH") == name:
         raise RuntimeError("out of ideas\\n[12:34:56] /project/src/a.cc:67: Warning: blocks remain")
+    if os.environ.get("FAKE_LEAVES") == name:
+        left = subprocess.Popen(["sleep", "1000"])
+        Path(os.environ["FAKE_LOG"]).write_text(str(left.pid))
     if os.environ.get("FAKE_SIGNAL") == name:
-        os.kill(os.getpid(), signal.SIGSEGV)
+        with doing.noted("a library ran the model", "try another one"):
+            os.kill(os.getpid(), signal.SIGSEGV)
     if os.environ.get("FAKE_STUCK") == name:
         program = subprocess.Popen(["sleep", "1000"])
         Path(os.environ["FAKE_LOG"]).write_text(str(program.pid))

@@ -14,6 +14,9 @@ from kiln import __version__
 from kiln.command_line.checked_output import checked
 from kiln.errors import INTERRUPTED, not_installed
 
+# Commands that run models in ONNX Runtime, LiteRT or PyTorch, in their own process.
+_WITH_REFERENCE = ("compare", "evaluate", "quantise", "reduce")
+
 
 def main() -> int:
     """Run the command of sys.argv; returns its exit status. See kiln.command_line.__main__."""
@@ -23,12 +26,26 @@ def main() -> int:
         signal.signal(signal.SIGHUP, _interrupt)
     _open_standard_streams()
     try:
+        if _runs_a_reference():
+            from kiln.command_line.supervised import supervised
+
+            return supervised(lambda: checked(_run), _killed)
         return checked(_run)
     except KeyboardInterrupt:
         return _failed("interrupted", "interrupted", INTERRUPTED)
     except ModuleNotFoundError as missing:
         text = str(not_installed(missing))
         return _failed("not-installed", text, f"kiln: error: {text}")
+
+
+def _runs_a_reference() -> bool:
+    """Whether the command runs a model in another library, in a process that its supervisor can start."""
+    return sys.argv[1:2] in [[name] for name in _WITH_REFERENCE] and hasattr(os, "memfd_create")
+
+
+def _killed(code: str, line: str) -> int:
+    """Print the error of a command that a signal has ended; returns the status."""
+    return _failed(code, line.removeprefix("kiln: error: ").removeprefix("kiln: "), line)
 
 
 def _run() -> int:

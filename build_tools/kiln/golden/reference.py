@@ -24,6 +24,7 @@ import numpy as np
 import onnx
 import tflite
 
+from kiln import doing
 from kiln.arrays import Array
 from kiln.errors import KilnError
 from kiln.frontend.onnx.half_types import half_types
@@ -37,43 +38,17 @@ from kiln.frontend.torch.quantised import has_levels
 from kiln.golden.exact_graph import exact_content
 from kiln.golden.own_reference import onnx_parts
 from kiln.golden.own_reference_tflite import tflite_parts
+from kiln.golden.reference_errors import KERNELS, CannotRunError, other_way, reason
 from kiln.golden.stored_ports import evaluator, needs_evaluator
 
-_KERNELS = {"builtin": "BUILTIN", "builtin_ref": "BUILTIN_REF"}
 _HALVES = {"torch.float16": "fp16", "torch.bfloat16": "bf16"}
 _LEAST_OPSET = 7  # that ONNX Runtime runs
 # By the suffix of the model's file, the references that can run it, the default first.
 _ALLOWED = {".onnx": ("onnxruntime",), ".tflite": ("builtin", "builtin_ref"), ".pt2": ("torch",)}
 
 
-# What ONNX Runtime writes around the reason: its own source file, line, function and condition.
-_AROUND = re.compile(
-    r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Non-zero status code returned while running (\w+) node\. "
-    r"Name:'(.*?)' Status Message: )?(?:/\S+:\d+ .*?\) (?=[\w!(])(?:\S+ [=!<>]+ \S+ was false\. )?)?"
-)
-
-
-def _reason(error: BaseException) -> str:
-    """Why a reference cannot run a model: the node, and the reason in the words of the library."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    match = _AROUND.match(text)
-    if match is None:
-        return re.sub(r"(?<=\w)Node number", "; node number", text)  # LiteRT's, without a separator
-    node = f"{match[1]} (node {match[2] or 'without a name'}): " if match[1] else ""
-    return node + text[match.end() :]
-
-
 def _coarsest(precisions: Sequence[str]) -> str | None:
     return next((name for name in ("bf16", "fp16") if name in precisions), None)
-
-
-class CannotRunError(KilnError):
-    """A reference cannot run a model on some inputs. `advice`: what helps if the inputs are golden."""
-
-    def __init__(self, path: str, reason: str, advice: str) -> None:
-        super().__init__(f"{path}: {reason}: {advice}")
-        self.reason = reason
-        self.advice = advice
 
 
 class Reference:
@@ -95,10 +70,10 @@ class Reference:
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """The outputs for `inputs`, both in the model's own order. Raises KilnError if the run fails."""
         try:
-            with quiet_stderr():
+            with doing.noted(f"{self.title} ran the model", other_way(self.about)), quiet_stderr():
                 return self._run(inputs)
         except Exception as error:  # each reference raises exceptions of its own classes
-            text = _reason(error).rstrip(". ")
+            text = reason(error).rstrip(". ")
             shapes = ", ".join(str(list(np.shape(value))) for value in inputs)
             dims = "allow in 'dims' only sizes that the model can have, and " if self.has_open_sizes else ""
             raise CannotRunError(
@@ -106,6 +81,12 @@ class Reference:
                 f"the reference, {self.about['name']}, cannot run it: {text}; its inputs were of {shapes}",
                 f"{dims}if it cannot compute with random numbers, give other inputs with the key 'golden'",
             ) from error
+
+    @property
+    def title(self) -> str:
+        """Name, version and kernels of the library, such as `LiteRT 2.1.2 (BUILTIN)`."""
+        kernels = self.about["settings"].get("op_resolver")
+        return f"{self.about['name']} {self.about['version']}{f' ({kernels})' if kernels else ''}"
 
     def _run(self, inputs: Sequence[Array]) -> list[Array]:
         raise NotImplementedError
@@ -137,8 +118,8 @@ def open_reference(path: Path, kind: str = "auto", shapes: Sequence[Sequence[int
         reference.path = path
         return reference
     try:
-        with quiet_stderr():
-            reference = LiteRt(path, kind, shapes) if kind in _KERNELS else OnnxRuntime(path)
+        with doing.noted(f"the reference '{kind}' loaded the model"), quiet_stderr():
+            reference = LiteRt(path, kind, shapes) if kind in KERNELS else OnnxRuntime(path)
     except Exception as error:  # each reference raises exceptions of its own classes
         # ONNX Runtime prefixes its message with a source file and function.
         text = re.sub(r"^.*? failed:(?:/\S+:\d+ .*?\) (?=[A-Z]))?", "", str(error).strip().splitlines()[0])
@@ -269,7 +250,7 @@ class LiteRt(Reference):
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
         self._shapes = shapes
-        resolver = getattr(OpResolverType, _KERNELS[kernels])
+        resolver = getattr(OpResolverType, KERNELS[kernels])
         open_interpreter = partial(Interpreter, num_threads=1, experimental_op_resolver_type=resolver)
         self._open: Callable[[], Any] = partial(open_interpreter, model_path=str(path))
         content = path.read_bytes()
@@ -289,7 +270,7 @@ class LiteRt(Reference):
         self.about = {
             "name": "LiteRT",
             "version": version("ai-edge-litert"),
-            "settings": {"op_resolver": _KERNELS[kernels], "threads": 1},
+            "settings": {"op_resolver": KERNELS[kernels], "threads": 1},
         }
 
     def reset(self) -> None:

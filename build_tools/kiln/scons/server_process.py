@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from kiln import stage_server
 from kiln.interpreter import module_command
+from kiln.process_tree import kill_tree
 from kiln.scons.build_scratch import BuildScratch
 
 _PACKAGES = str(Path(__file__).resolve().parents[2])
@@ -59,7 +60,7 @@ class ServerProcess(ABC):
     def kill_all(self) -> None:
         """Kill the process, its stages and all their descendants, whatever they are doing."""
         if self.is_running():
-            stage_server.kill_tree(self.pid)
+            kill_tree(self.pid)
 
     def end(self) -> int:
         """Close `control`, which ends the process; returns its exit status."""

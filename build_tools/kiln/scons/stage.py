@@ -9,9 +9,7 @@ and no output.
 
 from __future__ import annotations
 
-import re
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +18,7 @@ from typing import Any, TypeVar
 
 from SCons.Script import GetOption
 
-from kiln import limits, unforeseen
+from kiln import doing, limits, unforeseen
 from kiln.config.model import StageLimits
 from kiln.errors import INTERRUPTED, KilnError
 from kiln.files import atomic_write
@@ -30,13 +28,11 @@ from kiln.scons.failure import StageFailed
 from kiln.scons.farm import stages as farm
 from kiln.scons.server_process import stage_environment
 from kiln.scons.session import session
+from kiln.scons.stage_end import checked_status, failure_of
 from kiln.scons.stage_node import StageNode
 from kiln.stage import Input, Output, Stage, Unhashed
 
 _Stage = TypeVar("_Stage", bound=Stage)
-# The beginning of TVM's log lines, as in "[12:34:56] /project/src/a.cc:67: Warning: …"; it logs after an
-# exception too, so the last line of the output need not be the reason of a crash.
-_TVM_LOG = re.compile(r"\[\d\d:\d\d:\d\d\] ")
 
 
 def declare(
@@ -184,7 +180,7 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
         if not restored:
             status, lines = _run(stage, run, entry)
             if status:
-                raise StageFailed(*_failure_of(stage, title, status, lines, target))
+                raise StageFailed(*failure_of(stage, title, status, lines, _limits(stage), target))
         if stage.listing and stage.folder:
             listing.write(Path(stage.folder), Path(stage.listing))
         for marker in stage.markers:
@@ -223,7 +219,7 @@ def _run(stage: StageNode, run: Any, entry: Entry | None) -> tuple[int, list[str
     current = session()
     stage_limits = _limits(stage)
     columns = str(shutil.get_terminal_size().columns)
-    environment = {"COLUMNS": columns, unforeseen.VARIABLE: "1"}
+    environment = {"COLUMNS": columns, unforeseen.VARIABLE: "1", doing.VARIABLE: "1"}
     if stage_limits is not None:
         environment[limits.MEMORY] = str(stage_limits.memory)
     seconds = stage_limits.seconds if stage_limits is not None else None
@@ -238,19 +234,10 @@ def _run(stage: StageNode, run: Any, entry: Entry | None) -> tuple[int, list[str
             if shown and stage.stage.spec.prints:
                 current.console.line("\n".join(shown))
             hidden = lines if stage.stage.spec.prints else [*shown, *lines]
-            return _checked_status(stage, status, seconds), hidden
+            return checked_status(stage, status, seconds, lines), hidden
     with current.local_places.hold(alone=stage.stage.spec.measures):
         status, lines = _process(stage, run, environment, seconds)
-    return _checked_status(stage, status, seconds), lines
-
-
-def _checked_status(stage: StageNode, status: int | None, seconds: float | None) -> int:
-    """The exit status of a stage. Raises KilnError for None: the stage exceeded its limit of `seconds`."""
-    if status is None:
-        fault = f"stopped, as it was not done after {seconds} seconds"
-        hint = "allow more with the model's key 'limits.seconds'"
-        raise KilnError(f"{stage.subject}: {stage.name}: {fault}; {hint}")
-    return status
+    return checked_status(stage, status, seconds, lines), lines
 
 
 def _process(
@@ -312,32 +299,3 @@ def _limits(stage: StageNode) -> StageLimits | None:
         return None
     name = stage.subject.split("[")[0].rsplit("/", 1)[-1]
     return session().limits.get(name) or StageLimits()
-
-
-def _failure_of(
-    stage: StageNode, title: str, status: int, lines: Sequence[str], target: Sequence[Any]
-) -> tuple[str, Any, int]:
-    """Error line, nodes and exit status of a failed stage: its own error line, or the path of a crash log."""
-    allowed, of_shell = _limits(stage), limits.shell_limit()
-    if allowed is not None and limits.ran_out_of_memory(lines):
-        memory = f"needs more than {limits.shown(allowed.memory)} of memory"
-        remedy = "allow more with the model's key 'limits.memory'"
-        if of_shell is not None and of_shell < allowed.memory:
-            memory = f"needs more than the {limits.shown(of_shell)} of memory that this shell allows"
-            remedy = "allow more with ulimit -v"
-        return f"kiln: error: {title}: {memory}; {remedy}", target, 2
-    error_lines = [line for line in lines if line.startswith(("kiln: error:", "kiln: test failed:"))]
-    if error_lines and not any(line.startswith("Traceback ") for line in lines):
-        return error_lines[-1], target, status if status > 0 else 2
-    if status in (-signal.SIGINT, 130) or any("KeyboardInterrupt" in line for line in lines[-1:]):
-        return INTERRUPTED, target, 2
-    log = Path(str(target[0])).parent / f"{stage.name}.log"
-    atomic_write(log, "\n".join([*lines, ""]))
-    reasons = [line for line in lines if line not in error_lines and not _TVM_LOG.match(line)]
-    reason = (
-        f"killed by {signal.Signals(-status).name}" if status < 0 else (reasons or ["no reason given"])[-1]
-    )
-    if status < 0 and stage.stage.spec.runs:
-        reason += f"; {stage.stage.spec.runs} runs there: if it ends so alone, the fault is its own"
-    crashed = " ".join(reason.split())[:300] + limits.shell_hint()
-    return f"kiln: error: {title}: crashed: {crashed} (log: {log})", target, 2

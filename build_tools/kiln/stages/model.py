@@ -129,9 +129,7 @@ class EdgesStage(Stage, spec=StageSpec("edges", "kiln.specialize.edges", cached=
 @dataclass(frozen=True, kw_only=True)
 class GoldenStage(
     Stage,
-    spec=StageSpec(
-        "golden", "kiln.golden.stage", cached=True, runs="the reference (LiteRT, ONNX Runtime or PyTorch)"
-    ),
+    spec=StageSpec("golden", "kiln.golden.stage", cached=True),
 ):
     """The model's file → test inputs, and the outputs that a reference computes for them."""
 

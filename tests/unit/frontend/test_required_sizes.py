@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from kiln.frontend.importer import import_model
 from kiln.frontend.options import from_config
-from kiln.golden.reference import _reason
+from kiln.golden.reference_errors import reason
 from symbolic import configuration, dynamic, write
 
 from .test_misfits import refused
@@ -83,7 +83,7 @@ def test_the_reason_of_the_reference() -> None:
     before = f"{code}Non-zero status code returned while running Reshape node. Name:'rs' Status Message: "
     place = "/a/reshape_helper.h:91 onnxruntime::F(const T&, bool) a_size == b_size was false. "
     explanation = "The input tensor cannot be reshaped"
-    assert _reason(ValueError(before + place + explanation)) == f"Reshape (node rs): {explanation}"
-    assert _reason(ValueError(before + "Invalid value")) == "Reshape (node rs): Invalid value"
-    assert _reason(ValueError("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got 3")) == "Got 3"
-    assert _reason(ValueError("something else")) == "something else"
+    assert reason(ValueError(before + place + explanation)) == f"Reshape (node rs): {explanation}"
+    assert reason(ValueError(before + "Invalid value")) == "Reshape (node rs): Invalid value"
+    assert reason(ValueError("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got 3")) == "Got 3"
+    assert reason(ValueError("something else")) == "something else"

@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tflite_files import Node, Tensor, write_graph
 
 SCALE = 0.05
+_ABOUT: dict[str, Any] = {"name": "a stand-in", "version": "1", "settings": {}}
 
 
 def model(path: Path, *, quantised: bool = True, tokens: bool = False) -> Path:
@@ -126,6 +127,7 @@ def test_programs_of_pytorch_move_inputs_by_a_level() -> None:
     """They have no graph of ONNX; what rounds to halves changes by one half for some of many inputs."""
 
     class Program(Reference):
+        about = _ABOUT
         has_levels = True
 
         def _run(self, inputs: Sequence[Array]) -> list[Array]:
@@ -270,6 +272,8 @@ def test_rounding_explains_errors_of_ill_conditioned_outputs_alone(tmp_path: Pat
 
 class Scripted(Reference):
     """Gives one number after the other as the only element of its output."""
+
+    about = _ABOUT
 
     def __init__(self, numbers: list[float]) -> None:
         self.numbers = numbers

@@ -199,6 +199,19 @@ def test_output_errors_and_crashes_are_those_of_a_process(
     assert server.run("report", words("report")) == (0, "", "")
 
 
+@pytest.mark.parametrize("status", [0, -signal.SIGSEGV])
+def test_programs_that_a_stage_leaves_behind_end_with_it(
+    server: StageServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """They have the stage's output open, at whose end the build would wait for them."""
+    monkeypatch.setenv("FAKE_LOG", str(tmp_path / "program"))
+    monkeypatch.setenv("FAKE_LEAVES", "size")
+    monkeypatch.setenv("FAKE_SIGNAL", "size" if status else "")
+    with waiting.limit("the end of a stage's output that a program holds open"):
+        assert server.run("size", words("size"))[0] == status
+    assert not _runs(int((tmp_path / "program").read_text()))
+
+
 def test_a_stage_is_killed_for_who_waits_and_nobody_else(
     server: StageServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import onnx
 from onnx import numpy_helper
 
+from kiln import doing
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.onnx import order
@@ -149,8 +150,7 @@ def _with_nodes(
 
 def _run_constants(constant_part: onnx.ModelProto, names: Sequence[str]) -> list[onnx.TensorProto]:
     """The tensors `names`, computed by running `constant_part`, a model without inputs, in ONNX Runtime."""
-    session = plain_session(constant_part.SerializeToString(), severity=2)
-    return [
-        numpy_helper.from_array(array, name)
-        for name, array in zip(names, session.run(names, {}), strict=True)
-    ]
+    with doing.noted("ONNX Runtime computed the part of the model that depends on no input"):
+        session = plain_session(constant_part.SerializeToString(), severity=2)
+        results = session.run(names, {})
+    return [numpy_helper.from_array(array, name) for name, array in zip(names, results, strict=True)]
