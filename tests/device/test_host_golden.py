@@ -102,7 +102,10 @@ def test_a_fault_is_found(make: Maker, kernels: str, fault: str) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("for (;;) workspace[0] = *(volatile const float *)t;", "still running after its limit of 2 s"),
+        (
+            "for (;;) workspace[0] = *(volatile const float *)t;",
+            "its limit of 2 s and was stopped; allow more with the model's key 'limits.program_seconds'",
+        ),
         ("*(volatile int *)16 = 0;", "killed by SIGSEGV"),
         ("__builtin_trap();", "killed by SIGILL"),
     ],

@@ -99,6 +99,10 @@ class StageLimits(Section):
     seconds: Positive = Field(
         default=3600, description="time of each stage, except stages that measure or wait for a device"
     )
+    program_seconds: Positive = Field(
+        default=900,
+        description="time of a program that test, run or bench starts, here, in an emulator or on a device",
+    )
     memory: Annotated[Bytes, Field(ge=256 << 20)] = Field(
         default=16 << 30, description="private memory of each stage, in bytes or as 16GiB; at least 256MiB"
     )

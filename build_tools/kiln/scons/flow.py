@@ -341,6 +341,7 @@ def declare_test(unit: ModelBuild) -> Any:
             work=unit.folder / "device",
             device=run_place.config,
             compare=unit.compare_command,
+            timeout=float(unit.model.limits.program_seconds),
             out=run_place.folder / "test.json",
         ),
         run_place.subject,

@@ -38,6 +38,7 @@ def declare_run(unit: ModelBuild, image: str | None, traffic: str | None = None)
             image=Path(image) if image else None,
             traffic=None if traffic is None else Path(traffic),
             device=run_place.config,
+            timeout=float(unit.model.limits.program_seconds),
             out=out,
         ),
         run_place.subject,
@@ -62,6 +63,7 @@ def declare_bench(unit: ModelBuild, steps: bool, traffic: str | None = None) -> 
             work=unit.folder / "device",
             device=run_place.config,
             steps=steps,
+            timeout=float(unit.model.limits.program_seconds),
             traffic=None if traffic is None else Path(traffic),
             out=run_place.folder / f"{name}.json",
         ),
@@ -208,6 +210,7 @@ def declare_image(unit: ModelBuild, test: bool = False) -> Any:
         target=target,
         tolerance=unit.slice("tolerance"),
         work=unit.folder / "image",
+        timeout=float(unit.model.limits.program_seconds),
         out=unit.folder / "image-test.json",
     )
     return nodes(declare(tested, unit.subject).out)[0]

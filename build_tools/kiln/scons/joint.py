@@ -92,6 +92,7 @@ def declare_test(units: Sequence[ModelBuild], name: str, together: str) -> Any:
             target=first.target_json(),
             work=work / "test",
             device=run_place.config,
+            timeout=float(max(unit.model.limits.program_seconds for unit in units)),
             out=work / "test.json",
         ),
         f"{first.target.name}/{name}" + (f" on {on}" if on else ""),

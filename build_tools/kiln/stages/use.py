@@ -137,6 +137,7 @@ class DeviceBenchStage(
     work: _Work
     device: common.Device = None
     steps: Annotated[bool, Setting("show the slowest steps, measure the core's peak")] = False
+    timeout: Annotated[float, Setting("seconds for a program to end")] = TIMEOUT
     traffic: _Traffic = None
     out: Annotated[Path, Output("all figures, as JSON")]
 

@@ -17,11 +17,13 @@ from typing import Any
 from kiln.config import Target
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.device.check import host_cpu
+from kiln.device.check.execute import LONGER
 from kiln.device.check.peak import measure_peak
 from kiln.device.check.runners import Runner
 from kiln.device.check.runners.remote import chosen_runner
 from kiln.device.check.steps import TimedStep, steps_of
 from kiln.device.deploy import listing
+from kiln.device.deploy.transports import StillRunningError
 from kiln.device.vector_files import encode
 from kiln.errors import KilnError
 from kiln.files import read_json, write_json
@@ -66,7 +68,8 @@ def run(args: DeviceBenchStage) -> None:
             )
         print(f"{bundle.name} on {target.name} ({runner.description})", flush=True)
         emulated = args.device is None and host_cpu.obstacle(target) is not None
-        figures = profile(bundle, target, plan, runner, args.work, peak=args.steps and not emulated)
+        peak = args.steps and not emulated
+        figures = profile(bundle, target, plan, runner, args.work, peak=peak, timeout=args.timeout)
     if len(names := bundle.variants(target)) > 1:
         print(f"variant {figures['variant']}, of {', '.join(names)}")
     listing.grid(
@@ -102,13 +105,14 @@ def profile(
     work: Path,
     *,
     peak: bool = True,
+    timeout: float = TIMEOUT,
 ) -> dict[str, Any]:
     """The content of profile.json: times of whole runs and of every step, on one thread and on all cores.
 
     `work` is a folder where linked programs are kept. With `peak` the peak rate of one core is measured too,
     at the vector width of the variant that ran, and after the runs, since the clock falls while a device gets
     warm.
-    Raises KilnError as Runner.run does.
+    Raises KilnError as Runner.run does, also where a program takes `timeout` seconds.
     """
     program = bundle.link_program(target, work, "time_runs")
     before = dict(runner.identity)
@@ -117,7 +121,7 @@ def profile(
     timed: dict[int, TimedRuns] = {}
     peaks = []
     for threads in counts:
-        timed[threads] = measure(bundle, program, runner, threads)
+        timed[threads] = measure(bundle, program, runner, threads, timeout)
         if peak:
             peaks.append(measure_peak(target.for_variant(timed[threads].variant), runner, work))
     return {
@@ -154,10 +158,11 @@ def _cores(target: Target, identity: Mapping[str, Any]) -> int:
     return min(target.cores, int(identity.get("cores", cores)))
 
 
-def measure(bundle: Bundle, program: Path, runner: Runner, threads: int) -> TimedRuns:
+def measure(bundle: Bundle, program: Path, runner: Runner, threads: int, timeout: float) -> TimedRuns:
     """Run programs/time_runs.c with `threads` threads; returns its times.
 
-    Raises KilnError as Runner.run does, and where the program fails or prints nothing.
+    Raises KilnError as Runner.run does, also after `timeout` seconds, and where the program fails or prints
+    nothing.
     """
     with scratch_folder("bench") as folder:
         input_file = Path(folder, "inputs")
@@ -166,7 +171,10 @@ def measure(bundle: Bundle, program: Path, runner: Runner, threads: int) -> Time
         if bundle.params.is_file():
             send["params.bin"] = bundle.params
         words = ["inputs.bin", "params.bin", str(threads), str(int(_UNITS[runner.unit][2] * 1000))]
-        done = runner.run(program, words, send=send, fetch={}, timeout=TIMEOUT)
+        try:
+            done = runner.run(program, words, send=send, fetch={}, timeout=timeout)
+        except StillRunningError as error:
+            raise KilnError(f"{error}; {LONGER}") from error
     if done.status != 0:
         reason = (done.stderr.strip().splitlines() or ["no error message"])[-1]
         raise KilnError(f"{bundle.folder}: cannot be timed on {runner.description}: {reason}")

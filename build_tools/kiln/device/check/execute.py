@@ -10,10 +10,13 @@ from pathlib import Path
 from kiln.arrays import Array
 from kiln.device.bundle import Bundle
 from kiln.device.check.runners import Runner
+from kiln.device.deploy.transports import StillRunningError
 from kiln.device.vector_files import decode, encode, encode_shapes
 from kiln.errors import KilnError
 from kiln.scratch import scratch_folder
 from kiln.stages.use import TIMEOUT
+
+LONGER = "allow more with the model's key 'limits.program_seconds'"
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,8 @@ def execute(
                     f"with status {done.status}: {reason}"
                 )
             outputs = decode(output_file.read_bytes(), dtypes)
+    except StillRunningError as error:
+        raise KilnError(f"{error}; {LONGER}") from error
     except OSError as error:
         file_name = error.filename or tempfile.gettempdir()
         raise KilnError(f"{file_name}: cannot run the test program: {error.strerror or error}") from error

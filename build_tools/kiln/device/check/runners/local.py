@@ -18,6 +18,7 @@ from kiln.config import Target
 from kiln.config.c_compiler import Emulator
 from kiln.config.host import host_identity
 from kiln.device.check.runners import Completed
+from kiln.device.deploy.transports import StillRunningError
 from kiln.errors import KilnError
 from kiln.parent import end_with_parent
 from kiln.scratch import scratch_folder
@@ -97,7 +98,7 @@ class LocalRunner:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
-                raise KilnError(
+                raise StillRunningError(
                     f"{self._description}: {Path(command[0]).name} was still running after its limit of "
                     f"{timeout:g} s and was stopped"
                 ) from None

@@ -18,7 +18,7 @@ from kiln.device.deploy.facts import read_facts, short
 from kiln.device.deploy.fit import files_obstacle, obstacle
 from kiln.device.deploy.registry import read_device
 from kiln.device.deploy.store import Store
-from kiln.device.deploy.transports import Transport, open_transport
+from kiln.device.deploy.transports import StillRunningError, Transport, open_transport
 from kiln.errors import KilnError
 
 
@@ -74,7 +74,7 @@ class RemoteRunner:
         done = self._store.run(self._model, files, [program.name, *arguments], fetch, timeout)
         self.seconds = time.monotonic() - began
         if done.status == 128 + signal.SIGKILL and self.seconds >= timeout:
-            raise KilnError(
+            raise StillRunningError(
                 f"{self.description}: {program.name} was still running after its limit of {timeout:g} s and "
                 "was stopped"
             )

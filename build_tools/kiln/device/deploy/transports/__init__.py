@@ -21,12 +21,17 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast
 
 from kiln.config import Device
+from kiln.errors import KilnError
 
 if TYPE_CHECKING:
     from kiln.device.microcontroller.image import Image
 
 TIMEOUT = 120.0  # seconds for a command that has no reason to be slow
 AFTER = 20.0  # seconds for a command that cleans up: the device may have stopped answering
+
+
+class StillRunningError(KilnError):
+    """A program has not ended within its limit of time, and was stopped."""
 
 
 @dataclass(frozen=True)

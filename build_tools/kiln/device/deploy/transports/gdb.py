@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field
 
 from kiln.config import Device
 from kiln.config.check import Section
-from kiln.device.deploy.transports import TIMEOUT, Answer, printable
+from kiln.device.deploy.transports import TIMEOUT, Answer, StillRunningError, printable
 from kiln.device.microcontroller.fileio import Files
 from kiln.device.microcontroller.image import CORES, EXIT, Image, is_image, read_image
 from kiln.device.microcontroller.rsp import Rsp
@@ -190,7 +190,9 @@ class GdbTransport:
             while True:
                 if not self._rsp.waiting(limit - time.monotonic()):
                     ending = "was stopped" if self._rsp.interrupt() else "and the gdb server reports no stop"
-                    raise KilnError(f"{self.description}: still running after {timeout:g} s, {ending}")
+                    raise StillRunningError(
+                        f"{self.description}: still running after {timeout:g} s, {ending}"
+                    )
                 stop = self._rsp.receive()
                 match stop[:1]:
                     case b"F":
