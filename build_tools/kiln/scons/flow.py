@@ -286,7 +286,6 @@ def declare_bundle(unit: ModelBuild) -> BundleNodes:
     compiled = declare_code(unit, importing, external)
     sizes = declare_size(unit, compiled)
     plan, target, tolerance = compiled.plan / "plan.json", unit.target_json(), unit.slice("tolerance")
-
     page = declare(
         of_target.ReportStage(
             bundle=compiled.link,

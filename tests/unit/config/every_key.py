@@ -166,6 +166,10 @@ EXAMPLES: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     },
     "Budget.latency_ms": ({"budget": {"latency_ms": 1.0}}, {"budget": {"latency_ms": 2.0}}),
     "StageLimits.seconds": ({"limits": {"seconds": 1}}, {"limits": {"seconds": 2}}),
+    "StageLimits.program_seconds": (
+        {"limits": {"program_seconds": 1}},
+        {"limits": {"program_seconds": 2}},
+    ),
     "StageLimits.memory": ({"limits": {"memory": 1 << 30}}, {"limits": {"memory": 1 << 31}}),
 }
 
