@@ -15,7 +15,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from elftools.elf.elffile import ELFFile
 from kiln.config import load_target
+from kiln.device.bundle import open_bundle
 from kiln.device.check.host_cpu import obstacle
+from kiln.runtime import load
 from kiln.trust.record import record
 from scons_real import contents, copy_tree, scons, unpack
 
@@ -87,6 +89,18 @@ def test_a_build_out_of_the_cache_of_another_folder_is_the_same_bytes(built: Pat
     ]
     for target in ("x86_64", "aarch64"):
         assert contents(second_tree / "build" / target) == contents(built / target)
+
+
+def test_every_variant_that_this_cpu_has_reads_the_parameters_that_all_share(built: Path) -> None:
+    bundle, target = open_bundle(built / "x86_64/resnet"), load_target("x86_64")
+    names = [name for name in bundle.variants(target) if obstacle(target.for_variant(name)) is None]
+    if not names:
+        pytest.skip("this CPU has none of the variants of x86_64")
+    for variant in names:
+        network = load(bundle.folder, variant=variant)
+        for vector in bundle.vectors():
+            for outputs, want in zip([network(*vector.inputs)], vector.outputs, strict=True):
+                assert abs(outputs.astype("i4") - want.astype("i4")).max() <= 1, (variant, vector.name)
 
 
 def test_no_path_of_this_machine_is_in_a_bundle(built: Path) -> None:

@@ -27,7 +27,7 @@ from .building import Project, write_small_network
 SIGNATURE, LIBRARY_ID, LIBRARY = 0x1D, 0x0D, 0x0C  # load commands
 # All that a bundle needs of libSystem; bzero is what clang makes of memset to 0.
 LIBSYSTEM = {
-    "__error", "bzero", "clock_gettime", "close", "fstat", "memcpy", "memset", "mmap", "munmap",
+    "__error", "bzero", "clock_gettime", "close", "fstat", "getpid", "memcpy", "memset", "mmap", "munmap",
     "open", "pthread_cond_broadcast", "pthread_cond_destroy", "pthread_cond_init",
     "pthread_cond_wait", "pthread_create", "pthread_join", "pthread_mutex_destroy",
     "pthread_mutex_init", "pthread_mutex_lock", "pthread_mutex_unlock", "read", "sched_yield",

@@ -46,7 +46,7 @@ def supervised(run: Callable[[], int], report: Callable[[str, str], int]) -> int
             os._exit(2)
         doing.write_to(notes)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
-        return run()
+        sys.exit(run())
     status = _wait(child, ending)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
     if status is not None and status >= 0:

@@ -23,7 +23,9 @@ class Alone:
 sys.meta_path.insert(0, Alone)
 """
 COMMAND = """
+from kiln.command_line import entry
 from kiln.command_line.entry import main
+entry._WITH_REFERENCE = ()  # in this process, which has the output
 found = []
 for words in json.loads(sys.stdin.read()):
     sys.argv = ["kiln", *words]
