@@ -113,7 +113,9 @@ def _depth(
     if at in callers:
         raise KilnError(f"stack: function '{code.functions[at][0]}' calls itself")
     frame, path = _sized(frames[at]), [*callers, at]
-    called = {owner for target in frame.calls if (owner := _owner(code, target)) is not None}
+    # ARMv6-M jumps over more than 2 KB by the instruction of a call: one into the function itself is no call.
+    calls = {target for target in frame.calls if target == at or _owner(code, target) != at}
+    called = {owner for target in calls if (owner := _owner(code, target)) is not None}
     below = max((_depth(code, frames, taken, callee, path, known) for callee in called), default=0)
     pointed = (taken - set(path)) if frame.by_pointer else set()
     # A function reached by a pointer only may call back: a cycle of that kind is not followed.

@@ -23,11 +23,12 @@ NOT_INLINE int by_pointer(int x) { return chosen(x) + 1; }
 NOT_INLINE int leaf(int x) { return x + 1; }
 NOT_INLINE int recursive(int x) { volatile char a[9]; touch(a); return x > 0 ? recursive(a[0]) + a[1] : 1; }
 NOT_INLINE int variable(int x) { char a[x]; touch(a); return a[0]; }
+NOT_INLINE int jumping(int x) { if (x > 0) __asm__ volatile("LINES"); return small(x) + 1; }
 int main(int x, char **words) {
     (void)words;
     return direct(x) + by_pointer(x) + leaf(x) + EXTRA;
 }
-"""
+""".replace("LINES", r"nop\n" * 1500)
 CORES = {
     "m0plus": ["thumb-freestanding-eabi", "-mcpu=cortex_m0plus"],
     "m55": ["thumb-freestanding-eabihf", "-mcpu=cortex_m55+fp_armv8d16+mve_fp"],
@@ -55,6 +56,12 @@ def test_depths(core: str, tmp_path: Path) -> None:
     assert found.frames[0][0] == "pointed" and found.frames[1][1] >= 5000
     with pytest.raises(KilnError, match="no function 'absent'"):
         measure_stack(program, ["absent"])
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_a_jump_over_more_than_a_branch_reaches_is_no_call(core: str, tmp_path: Path) -> None:
+    depth = measure_stack(linked(tmp_path, core, "jumping(x)"), ["jumping"]).bytes
+    assert 100 <= depth <= 260
 
 
 def test_depths_that_no_program_has(tmp_path: Path) -> None:
