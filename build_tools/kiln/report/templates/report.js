@@ -148,7 +148,7 @@
       const choose = () => {
         svg.querySelector(".chosen")?.classList.remove("chosen");
         group.classList.add("chosen");
-        const heading = make("h4", title);
+        const heading = make("h3", title);
         panel.replaceChildren(heading, facts(node));
         if (!node.port) {
           const link = make("a", "its row in the table of steps");
@@ -157,7 +157,9 @@
         }
       };
       group.addEventListener("click", choose);
-      group.addEventListener("keydown", (event) => event.key === "Enter" && choose());
+      group.addEventListener("keydown", (event) => {
+        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(); }
+      });
       svg.append(group);
       drawn.set(node, group);
     }
