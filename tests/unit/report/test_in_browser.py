@@ -73,6 +73,15 @@ def test_it_fits_and_says_nothing(
     assert dark is (scheme == "dark")
 
 
+def test_nothing_is_cut_off_on_paper(chromium: Browser, file: Path) -> None:
+    """Printed, a table or graph cannot be scrolled: a sheet of A4 is 794 pixels wide."""
+    chromium.open(file, 794)
+    chromium.call("Emulation.setEmulatedMedia", media="print")
+    assert chromium.overflowing() == []
+    cut = "[...document.querySelectorAll('main *')].filter(e => e.scrollWidth > e.clientWidth + 1 &&"
+    assert chromium.value(f"{cut} getComputedStyle(e).overflowX !== 'visible').map(e => e.className)") == []
+
+
 def test_a_step_is_one_click_away(chromium: Browser, file: Path) -> None:
     """The first step beyond its limit is shown at once; a click shows another one."""
     chromium.open(file, 1280)
