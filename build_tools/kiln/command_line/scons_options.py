@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from optparse import SUPPRESS_HELP
 
+from SCons.Script import SConsOptions
+
 from kiln.config.check import nearest
 from kiln.errors import KilnError
 from kiln.scons.options import OPTIONS
@@ -17,8 +19,6 @@ def checked_scons_words(words: Sequence[str]) -> Sequence[str]:
     Also for one that SCons ignores, and for another SConstruct. `-q` is quiet, as with every goal; SCons's
     own `-q`, whose status answers a question, is `--question`.
     """
-    from SCons.Script import SConsOptions  # a fifth of a second, which questions need not wait for
-
     parser = SConsOptions.Parser("")
     every = [option for options in (parser, *parser.option_groups) for option in options.option_list]
     names = {name: option for option in every for name in str(option).split("/")}

@@ -154,8 +154,8 @@ class EarlyServers:
 
     def __init__(self) -> None:
         self.scratch = BuildScratch()
-        self.folder = self.scratch.folder()
-        self.main, self.early = ForkedServer(self.folder), ForkedServer(self.folder)
+        folder = self.scratch.folder()
+        self.main, self.early = ForkedServer(folder), ForkedServer(folder)
         self.importing = False
 
     def import_modules(self, names: Sequence[str]) -> None:
