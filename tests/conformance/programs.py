@@ -13,7 +13,8 @@ import numpy as np
 from kiln.config import sizes
 from kiln.emit import objects
 from kiln.graph.pipeline import simplify
-from kiln.lower.pipeline import Lowering, lower, tvm_target
+from kiln.lower.llvm_target import tvm_target
+from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.schema import GridAndBlock, Step, TensorRecord
 from kiln.lower.steps import Steps
 from kiln.plan.lifetimes import root_of

@@ -13,7 +13,8 @@ from kiln.config.sizes import evaluate
 from kiln.emit.objects import compile_object
 from kiln.frontend.size_of import to_size
 from kiln.kernels.families import FusedGroup, kernels_of
-from kiln.lower.pipeline import machine_of, tvm_target
+from kiln.lower.llvm_target import tvm_target
+from kiln.lower.pipeline import machine_of
 from kiln.tir import abi
 from kiln.tir.symbols import SymbolRanges, variables
 from tvm import te, tirx, topi

@@ -35,6 +35,8 @@ _WITHOUT_BIT = {
         "fpregs64|vfp2|vfp3d16|vfp4d16|fp-armv8d16|"
         # instructions that other processors ignore, or that only intrinsics use
         r"pacbti|ras|cdecp\d|"
+        # fewer instructions
+        "soft-float|"
         # tuning, the names of CPUs among them
         r"m\d+|cortex-.*|avoid-.*|branch-.*|fix-.*|loop-align|mve\dbeat|no-.*|prefer-.*|slow.*|strict-align|use-.*"
     ),

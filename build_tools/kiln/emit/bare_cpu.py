@@ -12,7 +12,7 @@ def bare_mask(target: Target) -> int:
         return 0
     from tvm.target import codegen
 
-    from kiln.lower.pipeline import tvm_target
+    from kiln.lower.llvm_target import tvm_target
 
     features = codegen.llvm_get_cpu_features(tvm_target(target))
     try:

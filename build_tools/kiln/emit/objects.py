@@ -43,16 +43,20 @@ from kiln.emit.total_division import divide_totally
 from kiln.emit.unordered_comparisons import hold_for_nan
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
-from kiln.lower.pipeline import tvm_target
+from kiln.lower.llvm_target import tvm_target
 from kiln.lower.schema import ExternalCode, KernelRecord
-from kiln.lower.target_check import divides_in_software, lacks_conversions_of_longs, without_root
+from kiln.lower.target_check import (
+    converts_half,
+    divides_in_software,
+    lacks_conversions_of_longs,
+    without_root,
+)
 from kiln.opinfo.attach import refusal
 from kiln.params.store import from_text, load_functions
 from kiln.plan.schema import Plan, read_plan
 from kiln.plan.variants import symbols_of
 from kiln.stages.target import ObjectsStage
 from kiln.tir.bfloat16 import stored_as_bits
-from kiln.tir.widen import converts_half
 
 
 def run(args: ObjectsStage) -> None:
@@ -208,7 +212,7 @@ def _built(
     """The module that TVM makes of functions, sorted by name, for a description of the target."""
     ordered = {name: hold_for_nan(functions[name]) for name in sorted(functions)}
     ordered = {name: divide_totally(select_truths(function)) for name, function in ordered.items()}
-    by_instruction = converts_half(description)
+    by_instruction = converts_half(target)
     halves = {name: convert_halves(function, by_instruction) for name, function in ordered.items()}
     ordered = {name: stored_as_bits(function) for name, function in halves.items()}
     roots = without_root(target)

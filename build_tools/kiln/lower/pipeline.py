@@ -16,7 +16,6 @@ from kiln.byoc import gpu_choices
 from kiln.byoc.external import External
 from kiln.byoc.triton.merge import merge_projections
 from kiln.config import Target
-from kiln.config.cpu_features import WITHOUT_GATHERS
 from kiln.graph.constants import fold_constants
 from kiln.graph.pipeline import Pass, run
 from kiln.graph.requantise import requantise
@@ -36,6 +35,7 @@ from kiln.lower.integer_pools import integer_pools
 from kiln.lower.integer_products import integer_products
 from kiln.lower.integer_weights import integer_weights
 from kiln.lower.late_operands import late_operands
+from kiln.lower.llvm_target import tvm_target
 from kiln.lower.lowered_kernels import KernelPlan
 from kiln.lower.own_dequantise import own_dequantise
 from kiln.lower.packings import Packings
@@ -66,39 +66,6 @@ from kiln.params import store
 from kiln.tir.bfloat16 import in_float32
 from kiln.tir.builder import Machine
 from kiln.tir.tuning_records import TuningRecords, choices_of
-from kiln.tir.widen import converts_half
-
-# The feature, by architecture, that switches off vectors of unknown length: TVM would make masked loops.
-# Kernels have vectors of a known width, which LLVM compiles to the same instructions.
-_WITHOUT_SCALABLE = {"aarch64": "-sve", "riscv64": "-zve32x"}
-
-
-def tvm_target(target: Target, *, lowering: bool = False, optimise: bool = True) -> tvm.target.Target:
-    """TVM's description of a target: LLVM for its triple, cpu and features.
-
-    `lowering`: for TVM's passes: vectors have the width of the schedules. `optimise`: with LLVM's passes.
-    """
-    description: dict[str, object] = {"kind": "llvm", "mtriple": _whole(target.triple), "mcpu": target.cpu}
-    description |= {} if optimise else {"opt-level": 0}
-    without = [_WITHOUT_SCALABLE[target.arch]] if lowering and target.arch in _WITHOUT_SCALABLE else []
-    without += WITHOUT_GATHERS if target.vector.isa == "avx512" and not lowering else []
-    description |= {"mattr": [*target.features, *without]} if target.features or without else {}
-    if not lowering and (options := target_check.llvm_options(target)):
-        description["cl-opt"] = options
-    if target.system.format == "wasm":  # else TVM warns that it has to guess
-        description["vector-width"] = target.vector.bits
-    if target.triple.endswith("hf"):  # else objects do not link with hard-float code
-        description["mfloat-abi"] = "hard"
-    return tvm.target.Target(description)
-
-
-def _whole(triple: str) -> str:
-    """A triple with its vendor: `thumbv7em-none-eabi` becomes `thumbv7em-unknown-none-eabi`.
-
-    Clang completes triples; LLVM alone would read `eabi` as an operating system, and call other functions.
-    """
-    arch, *parts = triple.split("-")
-    return "-".join([arch, "unknown", *parts]) if len(parts) == 2 and parts[0] == "none" else triple
 
 
 def machine_of(
@@ -120,7 +87,7 @@ def machine_of(
         winograd=winograd,
         weight_growth=target.weight_growth,
         choices={} if choices is None else choices,
-        half=target.cuda is None and converts_half(tvm_target(target)),
+        half=target.cuda is None and target_check.converts_half(target),
         fma=target.vector.fma,
         word_bits=64 if target.arch.endswith("64") else 32,
     )

@@ -12,10 +12,9 @@ from kiln.config import Target, cpu_features
 from kiln.config.check import nearest
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
+from kiln.lower.instructions import FROM_HALF, FROM_INTEGER, FROM_LONG, PRODUCT, ROOTS, TO_HALF, instructions
 from kiln.lower.schema import VariantFeatures
 
-# By architecture whose cores may lack them: LLVM's features that stand for instructions on float32.
-_FLOATS = {"arm_m": ("vfp2sp", "fp-armv8d16sp"), "riscv32": ("f",)}
 # By value of a key of `vector`: LLVM's features whose instructions kernels then use. Of each row, one.
 _UNITS = {
     "avx2": (("avx2",),), "avx512": (("avx512f",), ("avx512bw",)), "neon": (("neon",),),
@@ -29,23 +28,6 @@ _FMA = {
     "x86_64": ("fma", "fma4"), "armv7": ("vfp4", "vfp4d16", "vfp4sp", "vfp4d16sp"), "arm_m": ("vfp4d16sp",),
     "riscv32": ("f",), "riscv64": ("f",), "wasm32": ("relaxed-simd",),
 }  # fmt: skip
-
-
-def llvm_options(target: Target) -> list[str]:
-    """LLVM's own options for code of a target."""
-    if target.vector.isa == "sve":
-        # LLVM compiles vectors of up to so many bits to SVE's instructions on that many lanes.
-        return [f"-aarch64-sve-vector-bits-min:uint={target.vector.bits}"]
-    if target.vector.isa == "neon" and target.vector.registers < 32:
-        # Of a loop that it unrolls, LLVM loads the operands of several rounds ahead, and spills sums: 4.4 to
-        # 5.4 instructions for a product of 4 floats, with fused multiply-add, where the loop has 2.1 to 2.6.
-        return ["-unroll-threshold-aggressive:uint=80"]
-    if target.vector.isa == "none" and target.arch == "riscv64":
-        return ["-unroll-threshold-aggressive:uint=80"]  # likewise, of the tiles of 2 x 4 sums
-    # Without vectors a loop of few rounds gains little from being unrolled, and with few registers it loses:
-    # with -O2's limit in place of -O3's, kernels of small float models have half the code on a Cortex-M4.
-    is_scalar = target.deployment == "freestanding" and target.vector.isa in ("none", "dsp")
-    return ["-unroll-threshold-aggressive:uint=150"] if is_scalar else []
 
 
 def check(target: Target) -> None:
@@ -133,24 +115,22 @@ def _check_unit(target: Target, where: str) -> None:
 
 def has_floats(target: Target) -> bool:
     """Whether the target's cores have instructions for float32."""
-    features = _FLOATS.get(target.arch)
-    if features is None:
-        return True
-    return not _closure(target).isdisjoint(features)
+    return PRODUCT in instructions(target)
+
+
+def converts_half(target: Target) -> bool:
+    """Whether the target's cores have instructions that convert float16 to float32 and back."""
+    return {FROM_HALF, TO_HALF} <= instructions(target)
 
 
 def without_root(target: Target) -> frozenset[str]:
-    """The float types without a square-root instruction, for targets without an operating system."""
-    feature = {"arm_m": "fp64", "riscv32": "d"}.get(target.arch)
-    if feature is None:
-        return frozenset()
-    lacking = {"float64"} if feature not in _closure(target) else set()
-    return frozenset(lacking if has_floats(target) else {"float32", "float64"})
+    """The float types without a square-root instruction."""
+    return frozenset(dtype for dtype, root in ROOTS.items() if root not in instructions(target))
 
 
 def lacks_conversions_of_longs(target: Target) -> bool:
     """Whether the target's cores convert integers of 32 bits to floats, but none of 64."""
-    return target.arch in ("arm_m", "armv7", "riscv32") and has_floats(target)
+    return FROM_INTEGER in instructions(target) and FROM_LONG not in instructions(target)
 
 
 def divides_in_software(target: Target) -> bool:

@@ -7,12 +7,10 @@ the target as JSON).
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
 import tempfile
-from importlib import metadata
 from pathlib import Path
 
 import tvm
@@ -20,11 +18,10 @@ import tvm
 import kiln
 from kiln.config import Target, canonical_json, target_config
 from kiln.errors import KilnError
-from kiln.files import atomic_write
 from kiln.forks import threads
 from kiln.interpreter import module_command
-from kiln.lower.pipeline import tvm_target
-from kiln.paths import cache_dir
+from kiln.lower.instructions import instructions, record
+from kiln.lower.llvm_target import tvm_target
 from kiln.tir import abi
 from kiln.tir.builder import Argument, Kernel, define, load, store, vector
 
@@ -38,16 +35,12 @@ def check_together(target: Target) -> None:
 def _check(target: Target) -> None:
     """Compile a small kernel in a process of its own. Raises KilnError where LLVM ends that process.
 
-    A file in the cache of all builds records success, as the process takes as long as compiling a kernel.
+    That process records the target's instructions in a file, which is then a record of success, too.
     """
-    description = tvm_target(target)
-    facts = "\0".join([str(description), metadata.version("apache-tvm")])
-    passed = cache_dir() / "targets" / hashlib.sha256(facts.encode()).hexdigest()[:32]
-    if passed.is_file():
+    if record(target).is_file():
         return
     status, text = _trial_fork(target) if threads() == 1 else _trial_process(target)
     if status == 0:
-        atomic_write(passed, "")
         return
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     reason = next(
@@ -111,6 +104,7 @@ def _compile_trial(target: Target) -> None:
     build = tvm.get_global_func("target.build.llvm")
     # Not a temporary file: it would stay where LLVM ends the process.
     build(tvm.IRModule(functions), description).write_to_file(os.devnull, "o")
+    instructions(target)
 
 
 if __name__ == "__main__":

@@ -4,25 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
 from tvm import tirx
 
 from kiln.tir.vector_expr import cast, reinterpreted, select
 
 Expr = Any
-
-# Features with which LLVM converts float16 by an instruction; AArch64 always has one.
-_CONVERTS = ("f16c", "fp16", "fullfp16", "zfhmin", "zfh", "mve.fp")
-
-
-def converts_half(target: tvm.target.Target) -> bool:
-    """Whether processors of `target` have an instruction that converts float16 to float32."""
-    triple = str(target.attrs.get("mtriple", ""))
-    if triple.startswith(("aarch64", "arm64")):
-        return True
-    with target:
-        features = {str(name) for name in tvm.target.codegen.llvm_get_cpu_features(target)}
-    return any(name in features for name in _CONVERTS)
 
 
 def widened(bits: Expr, kind: str, by_instruction: bool) -> Expr:

@@ -15,7 +15,8 @@ from kiln.kernels.cpu.depthwise_chunks import chunk_vectors
 from kiln.kernels.cpu.gemm_tile import choose_tile
 from kiln.kernels.cpu.packed_operand import Panels
 from kiln.kernels.cpu.winograd_cost import Form, form_of, tiles_of
-from kiln.lower.pipeline import machine_of, tvm_target
+from kiln.lower.llvm_target import tvm_target
+from kiln.lower.pipeline import machine_of
 from kiln.lower.views.in_place_padding import pixel_gap_of
 from kiln.tir.builder import SHARED, Machine, Packing
 from kiln.tir.symbols import NO_RANGES, SymbolRanges

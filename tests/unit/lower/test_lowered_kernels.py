@@ -15,8 +15,9 @@ from kiln import forks, limits
 from kiln.config import canonical_json, load_target, target_config
 from kiln.kernels.families import GroupKernel
 from kiln.lower import lowered_kernels
+from kiln.lower.llvm_target import tvm_target
 from kiln.lower.lowered_kernels import KernelPlan
-from kiln.lower.pipeline import machine_of, tvm_target
+from kiln.lower.pipeline import machine_of
 from kiln.lower.step_kernels import Build
 from kiln.params import store
 from kiln.tir.builder import Kernel

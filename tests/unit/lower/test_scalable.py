@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kiln.config import Target, load_target
 from kiln.emit.objects import compile_object
-from kiln.lower.pipeline import tvm_target
+from kiln.lower.llvm_target import tvm_target
 from kiln.tir import abi
 from kiln.tir.builder import Argument, Kernel, define, load, store, vector
 

@@ -17,7 +17,7 @@ from kiln.config import load_target
 from kiln.device.check.host_cpu import obstacle
 from kiln.emit.objects import compile_object
 from kiln.kernels.cpu import elementwise
-from kiln.lower.pipeline import tvm_target
+from kiln.lower.llvm_target import tvm_target
 from kiln.tir import abi
 from kiln.tir.builder import Machine
 from kiln.tir.fused import Fused
