@@ -109,16 +109,17 @@ def test_narrow_floats() -> None:
 
 
 def made(name: str, *inputs: Any, expected: Any = None, opset: int = 18, **attributes: Any) -> DrawnCase:
-    """A node with given inputs, the first as data; None for an omitted one."""
+    """A node with given inputs, the first as data; None: omitted. expected: one or several results."""
     given = [
         None if value is None else Input(np.asarray(value), number > 0) for number, value in enumerate(inputs)
     ]
     domain = attributes.pop("domain", "")
-    node = Node(name, given, attributes, 1, opset, domain)
+    results = expected if expected is None or isinstance(expected, list) else [expected]
+    node = Node(name, given, attributes, len(results or [0]), opset, domain)
     case = fixed_case(
         f"{name}/{attributes} {[np.asarray(one).tolist() for one in inputs[2:]]}",
         node,
-        None if expected is None else [expected],
+        results,
     )
     assert case is not None, "the reference takes it"
     return case
@@ -156,6 +157,37 @@ def test_nodes_that_no_seed_draws() -> None:
     beyond = np.float32([1.5, -1.5, 127.9, 128, -129, 255.9, 256, 300, 32768, -32769, 65536, 2e9, -2e9, 0])
     for kind in ("INT8", "UINT8", "INT16", "UINT16", "INT32"):  # the low bits of an int32
         cases.append(made("Cast", beyond, to=getattr(TensorProto, kind)))
+    run(cases)
+
+
+def test_types_and_ranks_that_no_seed_draws() -> None:
+    """Cases that ONNX Runtime does not compute."""
+    rng = np.random.default_rng(4)
+    x, low = rng.normal(size=(2, 3, 4)) * 1e100, rng.normal(size=(3, 4))  # float32 has no squares of x
+    columns = [rng.normal(size=3) for _ in range(4)]
+    mean = x.mean((0, 2), keepdims=True)
+    variance = ((x - mean) ** 2).mean((0, 2), keepdims=True)
+    normal = (x - mean) / np.sqrt(variance)
+    normal = normal * columns[0].reshape(1, 3, 1) + columns[1].reshape(1, 3, 1)
+    running = [mean.reshape(3) * 0.1, variance.reshape(3) * 0.1]
+    cases = [made("BatchNormalization", x, *columns, expected=[normal, *running], training_mode=1)]
+    for name, alpha, gamma in (("Elu", 1.5, 1.0), ("Selu", 1.25, 0.5)):
+        curve = gamma * np.where(low > 0, low, alpha * (np.exp(low) - 1))
+        given = {"alpha": alpha} | ({"gamma": gamma} if name == "Selu" else {})
+        cases.append(made(name, low, expected=curve, **given))
+    for shape, size, dtype in (((2, 5), 3, "f4"), ((1, 4, 2), 4, "f4"), ((1, 3, 1, 2, 2), 7, "f8")):
+        data = rng.normal(size=shape).astype(dtype)
+        before, count = (size - 1) // 2, shape[1]
+        parts = [data[:, max(0, at - before) : at - before + size] ** 2 for at in range(count)]
+        sums = np.stack([part.sum(1) for part in parts], 1)
+        cases.append(made("LRN", data, size=size, alpha=0.5, expected=data / (1 + 0.5 / size * sums) ** 0.75))
+    columns_of_image = rng.integers(0, 2, (1, 4, 3)).astype(bool)
+    image = np.zeros((1, 2, 4), bool)
+    for step, tap in np.ndindex(3, 2):
+        image[:, :, step + tap] |= columns_of_image[:, tap::2, step]
+    cases.append(made("Col2Im", columns_of_image, np.array([4]), np.array([2]), expected=image))
+    cropped = np.pad(low[1:2], ((0, 0), (1, 1)))
+    cases.append(made("CenterCropPad", low, np.array([1, 6], "i4"), expected=cropped))
     run(cases)
 
 

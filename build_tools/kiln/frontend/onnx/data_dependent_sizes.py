@@ -189,9 +189,13 @@ def pad(node: Node) -> Any:
 
 
 def center_crop_pad(node: Node) -> Any:
-    """CenterCropPad to a shape that only the run knows: axes are cropped, or padded with 0, at both ends."""
+    """CenterCropPad to a shape of the run, or of int32: axes are cropped, or padded with 0, at both ends.
+
+    ONNX's body, which computes the other nodes, takes a shape of int64 only.
+    """
     data, shape, length = node.tensor(0), node.shape(0), length_of(node, 1)
-    if node.elements(1) is not None:
+    known = node.elements(1)
+    if known is not None and str(node.tensor(1).ty.dtype) == "int64":
         return None
     rank = len(shape)
     axes = [int(axis) % rank for axis in node.attributes.get("axes") or range(rank)]
@@ -203,7 +207,7 @@ def center_crop_pad(node: Node) -> Any:
         def count(run_shape: Any, position: int = position) -> Any:
             return element(run_shape, position)
 
-        sizes[axis] = axis_size(node, axis, [node.tensor(1)], count)
+        sizes[axis] = axis_size(node, axis, [node.tensor(1)], count) if known is None else known[position]
 
     def read(indices: Any, x: Any) -> Any:
         source, inside = list(indices), []

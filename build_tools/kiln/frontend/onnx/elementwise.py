@@ -126,6 +126,27 @@ def celu(node: Node) -> Any:
     return op.add(op.maximum(x, zero), op.minimum(emit(curve), zero))
 
 
+def _exponential_below_zero(alpha: float, gamma: float) -> Callable[[Node], Any]:
+    """Converter of Elu or Selu of float64, which TVM multiplies by float32.
+
+    The result is `gamma` x above 0, and `gamma` `alpha` (e^x - 1) below. The two have defaults.
+    """
+
+    def converter(node: Node) -> Any:
+        x, emit = node.tensor(0), node.builder.emit
+        if _dtype(x) != "float64":
+            return None
+        scale = float(node.attributes.get("gamma", gamma))
+        above, below = (
+            relax.const(factor, "float64")
+            for factor in (scale, -scale * float(node.attributes.get("alpha", alpha)))
+        )
+        curve = emit(op.nn.relu(emit(op.subtract(relax.const(1.0, "float64"), op.exp(x)))))
+        return op.add(op.multiply(below, curve), op.multiply(above, emit(op.nn.relu(x))))
+
+    return converter
+
+
 def sign(node: Node) -> Any:
     """Sign of unsigned integers, which TVM 0.27 compares with -1."""
     x, dtype = node.tensor(0), _dtype(node.tensor(0))
@@ -243,6 +264,7 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "CumProd": _cumulative(op.cumprod),
     "CumSum": _cumulative(op.cumsum),
     "Dropout": dropout,
+    "Elu": _exponential_below_zero(1.0, 1.0),
     "Equal": equal,
     "EyeLike": eye_like,
     "IsInf": is_inf,
@@ -252,6 +274,7 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "Min": _pairwise(op.minimum),
     "Mod": mod,
     "PRelu": prelu,
+    "Selu": _exponential_below_zero(1.67326319217681884765625, 1.05070102214813232421875),
     "Shrink": shrink,
     "Sign": sign,
     "Sum": _pairwise(op.add),

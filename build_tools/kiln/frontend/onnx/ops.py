@@ -115,29 +115,30 @@ def batch_normalization(node: Node) -> Any:
     scale, bias, mean, variance = (node.tensor(index) for index in range(1, 5))
     momentum, epsilon = (float(node.attributes.get(k, d)) for k, d in (("momentum", 0.9), ("epsilon", 1e-5)))
     rank, dtype = len(node.shape(0)), str(x.ty.dtype)
+    inner = "float64" if dtype == "float64" else "float32"
     axes, channel_shape = [axis for axis in range(rank) if axis != 1], [1, -1, *[1] * (rank - 2)]
 
     def const(value: float, like: Any) -> Any:
         return relax.const(value, str(like.ty.dtype))
 
     def column(tensor: Any) -> Any:
-        wide = tensor if str(tensor.ty.dtype) == "float32" else emit(op.astype(tensor, "float32"))
+        wide = tensor if str(tensor.ty.dtype) == inner else emit(op.astype(tensor, inner))
         return emit(op.reshape(wide, channel_shape))
 
-    wide = x if dtype == "float32" else emit(op.astype(x, "float32"))
+    wide = x if dtype == inner else emit(op.astype(x, inner))
     centre = emit(op.mean(wide, axes))
     centred = emit(op.subtract(wide, column(centre)))
     spread = emit(op.mean(emit(op.multiply(centred, centred)), axes))
-    root = emit(op.sqrt(emit(op.add(column(spread), relax.const(epsilon, "float32")))))
+    root = emit(op.sqrt(emit(op.add(column(spread), relax.const(epsilon, inner)))))
     y = emit(op.add(op.multiply(op.divide(centred, root), column(scale)), column(bias)))
     running = []
     for before, now in ((mean, centre), (variance, spread)):
-        new = now if str(before.ty.dtype) == "float32" else emit(op.astype(now, str(before.ty.dtype)))
+        new = now if str(before.ty.dtype) == inner else emit(op.astype(now, str(before.ty.dtype)))
         mixed = op.add(
             op.multiply(before, const(momentum, before)), op.multiply(new, const(1 - momentum, before))
         )
         running.append(emit(mixed))
-    return relax.Tuple([y if dtype == "float32" else emit(op.astype(y, dtype)), *running])
+    return relax.Tuple([y if dtype == inner else emit(op.astype(y, dtype)), *running])
 
 
 def _mixed_normalization(node: Node, dtypes: set[str]) -> Any:

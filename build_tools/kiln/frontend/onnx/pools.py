@@ -1,4 +1,4 @@
-"""LpPool, and pools that round the number of windows up along dynamic sizes.
+"""LpPool, LRN, and pools that round the number of windows up along dynamic sizes.
 
 Converters have the interface of kiln.frontend.onnx.ops. Sizes are ints or TIR expressions.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from kiln.frontend.onnx.node import Node, shape_expr
+from kiln.frontend.onnx.node import Node, prims, shape_expr
 from kiln.frontend.onnx.window_pads import framed, varying_axes, windows_rounded_up, with_pads
 from kiln.frontend.symbols import Extent
 
@@ -229,8 +229,36 @@ def lp_pool(node: Node) -> Any:
     return total if wide == dtype else op.astype(total, dtype)
 
 
+def local_response_normalization(node: Node) -> Any:
+    """LRN that TVM 0.27 lacks: of float64, of an even size, and of other than 3 and 4 axes.
+
+    An element is divided by (bias + alpha / size * the sum of squares of the channels around it)^beta.
+    """
+    x, shape, size = node.tensor(0), node.shape(0), int(node.attributes["size"])
+    dtype, rank, emit = str(x.ty.dtype), len(shape), node.builder.emit
+    if dtype == "float32" and rank in (3, 4) and size % 2:
+        return None
+    alpha, beta, bias = (
+        float(node.attributes.get(key, usual))
+        for key, usual in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1))
+    )
+    around = [0, 0, (size - 1) // 2, size // 2] + [0] * 2 * (rank - 2)
+    squares = emit(op.nn.pad(emit(op.multiply(x, x)), around))
+    total: Any = None
+    for first in range(size):
+        ends = [node.symbols.simplify(shape[1] + first)]
+        taken = emit(op.strided_slice(squares, [1], prims([first]), prims(ends), assume_inbound=True))
+        total = taken if total is None else emit(op.add(total, taken))
+    scaled = emit(op.add(op.multiply(total, _number(alpha / size, dtype)), _number(bias, dtype)))
+    return op.divide(x, emit(op.power(scaled, _number(beta, dtype))))
+
+
 def _number(value: float, dtype: str) -> Any:
     return relax.const(value, dtype)
 
 
-CONVERTERS: dict[str, Callable[[Node], Any]] = {"AveragePool": average_pool, "LpPool": lp_pool}
+CONVERTERS: dict[str, Callable[[Node], Any]] = {
+    "AveragePool": average_pool,
+    "LpPool": lp_pool,
+    "LRN": local_response_normalization,
+}

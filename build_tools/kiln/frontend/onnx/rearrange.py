@@ -97,6 +97,8 @@ def col2im(node: Node) -> Any:
     channels = _divided(depth, block_elements, "channels", node)
     split = op.reshape(node.tensor(0), shape_expr([batch, channels, *block, *counts]))
     dtype = str(node.tensor(0).ty.dtype)
+    if dtype == "bool":  # counted: an element is true if one of its blocks is
+        split, dtype = op.astype(node.builder.emit(split), "int32"), "int32"
 
     def compute(columns: Any) -> Any:
         taps = [te.reduce_axis((int64(0), int64(size)), f"k{i}") for i, size in enumerate(block)]
@@ -118,7 +120,8 @@ def col2im(node: Node) -> Any:
 
         return te.compute([int64_of(size) for size in (batch, channels, *image)], element, name="col2im")
 
-    return node.builder.emit_te(compute, node.builder.emit(split), primfunc_name_hint="col2im")
+    sums = node.builder.emit_te(compute, node.builder.emit(split), primfunc_name_hint="col2im")
+    return op.astype(sums, "bool") if str(node.tensor(0).ty.dtype) == "bool" else sums
 
 
 def _numbers(node: Node, index: int) -> list[Extent]:
