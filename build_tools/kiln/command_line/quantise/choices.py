@@ -12,6 +12,7 @@ from typing import Any
 
 from kiln.command_line.quantise.graphs import OnnxGraph
 from kiln.command_line.quantise.recurrent import is_recurrent
+from kiln.command_line.quantise.tensors import reads_unbounded
 
 _FOLLOWER_NAMES = """
     Clip Concat DepthToSpace Dropout Expand Flatten Gather GatherElements GatherND Identity MaxPool Pad Relu
@@ -24,11 +25,13 @@ def is_choice(graph: OnnxGraph, node: Any, ops: Collection[str], floats: Collect
     """Whether `node`, of one of the quantised operators `ops`, is chosen by itself.
 
     floats: the computed tensors of floats. A Gather from a constant table, whose rows are rounded, is one,
-    and so is a recurrent layer, whose weights are rounded.
+    and so is a recurrent layer, whose weights are rounded. Nodes that read infinite constants stay in float.
     """
     if is_recurrent(graph, node):
         return True
     if node.op_type not in ops or not any(name in floats for name in (*node.input, *node.output)):
+        return False
+    if reads_unbounded(graph, node):
         return False
     table = node.op_type == "Gather" and graph.constant(node.input[0]) is not None
     return table or node.op_type not in FOLLOWERS

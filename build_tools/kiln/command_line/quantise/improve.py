@@ -78,14 +78,19 @@ def improved(
         else:
             equalised_quantiser.calibrate(fit, options.method, options.activations)
             figures = figures_of(equalised_quantiser)
-            equalised = options.equalise == "yes" or figures.snr >= best.snr + _GAIN
+            equalised = options.equalise == "yes" or _gains(figures, best)
             label = f"channels equalised, in {groups} group{'s' * (groups != 1)}"
             changes.append(Change(label, figures, equalised))
             chosen, best = (equalised_quantiser, figures) if equalised else (chosen, best)
     if options.correct_bias != "no":
         figures = figures_of(chosen.corrected(fit))
-        corrected = options.correct_bias == "yes" or figures.snr >= best.snr + _GAIN
+        corrected = options.correct_bias == "yes" or _gains(figures, best)
         changes.append(Change("biases corrected", figures, corrected))
     final = quantiser.equalised(runs)[0] if equalised else quantiser
     final.calibrate(runs, options.method, options.activations)
     return (final.corrected(runs) if corrected else final), changes
+
+
+def _gains(after: Figures, before: Figures) -> bool:
+    """Whether a change is kept; equal infinite SNRs are no gain."""
+    return after.snr > before.snr and after.snr >= before.snr + _GAIN

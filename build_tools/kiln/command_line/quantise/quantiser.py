@@ -20,7 +20,14 @@ from kiln.command_line.quantise.choices import followers_in_float, is_choice
 from kiln.command_line.quantise.equalise import equalise
 from kiln.command_line.quantise.graphs import OnnxGraph, drop_unused
 from kiln.command_line.quantise.recurrent import is_recurrent, round_recurrent
-from kiln.command_line.quantise.tensors import IN_FLOATS, float_operands, inner_tensors, leave_in_float
+from kiln.command_line.quantise.tensors import (
+    IN_FLOATS,
+    bound,
+    float_operands,
+    inner_tensors,
+    leave_in_float,
+    reads_unbounded,
+)
 from kiln.command_line.samples import SamplePort
 from kiln.errors import KilnError
 from kiln.files import full_disk
@@ -102,6 +109,7 @@ class Quantiser:
             node.name = node.name or f"{node.op_type}_{number}"
         _refuse_own_operators(self._model, source)
         self._ranges: Any = None
+        self._unbounded: set[str] = set()
         self._activations: Activations = "int8"
         self._folder = folder
         self._all_integer, self._weight_bits = all_integer, weight_bits
@@ -160,6 +168,7 @@ class Quantiser:
                 )  # fmt: skip
                 calibrator.collect_data(SampleReader(runs))
                 self._ranges = calibrator.compute_data()
+            self._unbounded = bound(self._ranges)
         except Exception as error:  # ONNX Runtime raises exceptions of its own classes
             text = " ".join(str(error).split())
             advice = "" if method == "minmax" else "; --method minmax needs no histogram of the values"
@@ -201,7 +210,9 @@ class Quantiser:
         if kept_in_float:
             kept_in_float += followers_in_float(graph, set(self.choices()) - set(without) - recurrent)
         kept_in_float += graph.kept_limits
-        float_tensors = inner_tensors(graph) | (set() if self._all_integer else float_operands(graph))
+        kept_in_float += [node.name for node in graph.nodes if reads_unbounded(graph, node)]
+        float_tensors = self._unbounded | inner_tensors(graph)
+        float_tensors |= set() if self._all_integer else float_operands(graph)
         floats = {*without, *(() if only is None else self._corrections.keys() - set(only))}
         float_nodes = [name for name in self._corrections if name in floats]
         correct(model, self._corrections, float_nodes)

@@ -101,7 +101,7 @@ def quantise(
         if not quantiser.choices():
             raise KilnError(
                 f"model '{model.name}': nothing to quantise: outside of If, Loop and Scan, no node computes "
-                "products, sums, means or tables of floats"
+                "products, sums, means or tables of floats with finite constants"
             )
         quantiser.write(folder / "whole.onnx")
         all_quantised = measure(folder / "whole.onnx")
@@ -123,11 +123,20 @@ def quantise(
     described = keys_for(model, out)
     result = Quantised(
         out, float_figures, chosen.figures, float_bytes, len(content), chosen.kept,
-        len(quantiser.choices()), layers, frontier, samples.warning, steps,
+        len(quantiser.choices()), layers, frontier, _warning(samples, chosen.figures), steps,
         len(samples.runs) >= LEAST_TO_SPLIT, None if described is None else described[0],
     )  # fmt: skip
     _write(result, content, described)
     return result
+
+
+def _warning(samples: Samples, figures: Figures) -> str:
+    """What makes the result weak: the samples, and outputs that are not like the float model's at all."""
+    lost = (
+        "outputs have infinite elements, NaN or numbers that are not 0 where the float model's have others: "
+        "--min-snr keeps the nodes that make them in float"
+    )
+    return "; ".join(text for text in (samples.warning, lost if figures.snr == float("-inf") else "") if text)
 
 
 def _write(result: Quantised, content: bytes, described: tuple[Path, str] | None) -> None:

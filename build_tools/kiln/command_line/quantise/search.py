@@ -41,12 +41,19 @@ Measure = Callable[[Path], Figures]
 
 
 def snr_db(got: Sequence[Array], want: Sequence[Array]) -> float:
-    """10 log10(sum(want²) / sum((got - want)²)) over all arrays; inf for equal ones."""
-    signal = sum(float(np.square(value.astype(np.float64)).sum()) for value in want)
-    noise = sum(
-        float(np.square(left.astype(np.float64) - right.astype(np.float64)).sum())
-        for left, right in zip(got, want, strict=True)
-    )
+    """10 log10(sum(want²) / sum((got - want)²)) over all arrays; inf for equal ones.
+
+    Infinities and NaN that both have in the same place, as masked scores are, count neither as signal nor as
+    noise; those of one alone make the ratio -inf.
+    """
+    signal = noise = 0.0
+    for left, right in zip(got, want, strict=True):
+        ours, theirs = left.astype(np.float64), right.astype(np.float64)
+        finite = np.isfinite(ours) & np.isfinite(theirs)
+        if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
+            return float("-inf")
+        signal += float(np.square(theirs[finite]).sum())
+        noise += float(np.square(ours[finite] - theirs[finite]).sum())
     if noise == 0.0:
         return float("inf")
     return float(10 * np.log10(signal / noise)) if signal > 0.0 else float("-inf")

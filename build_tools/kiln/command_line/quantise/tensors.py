@@ -4,12 +4,14 @@ Inner tensors   those inside an elementwise expression of one tensor, such as GE
                 x * sigmoid(x): rounding there adds noise and saves nothing, since the expression is one table
 Scores          from a product of activations to a Softmax, with scaling and mask between: exponentials of
                 rounded scores, and masks of -10000, need more than 8 bits
+Unbounded       those with infinite elements or NaN, as masks of -inf have: no range of theirs has levels
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx
 
 from kiln.command_line.quantise.graphs import WEIGHTED, OnnxGraph
@@ -133,25 +135,45 @@ def _collect(graph: OnnxGraph, name: str, found: set[str]) -> None:
             _collect(graph, operand, found)
 
 
+def reads_unbounded(graph: OnnxGraph, node: Any) -> bool:
+    """Whether a constant operand of `node` has infinite elements or NaN."""
+    constants = [array for name in node.input if (array := graph.constant(name)) is not None]
+    return any(array.dtype.kind == "f" and not np.isfinite(array).all() for array in constants)
+
+
+def bound(ranges: Any) -> set[str]:
+    """Replace the ranges with an infinite end or NaN of a calibrator's TensorsData; returns their tensors."""
+    unbounded = {name for name, found in ranges.items() if not np.isfinite(found.range_value).all()}
+    for name in unbounded:
+        ends = (np.full_like(end, value) for end, value in zip(ranges[name].range_value, (0, 1), strict=True))
+        ranges[name].lowest, ranges[name].highest = ends
+    return unbounded
+
+
 def leave_in_float(model: onnx.ModelProto, tensors: set[str]) -> None:
-    """Remove the pairs of QuantizeLinear and DequantizeLinear on `tensors` from a QDQ model."""
-    quantised = {
-        node.output[0]: node.input[0]
-        for node in model.graph.node
-        if node.op_type == "QuantizeLinear" and node.input[0] in tensors
-    }
-    restored: dict[str, str] = {
-        node.output[0]: quantised[node.input[0]]
-        for node in model.graph.node
-        if node.op_type == "DequantizeLinear" and node.input[0] in quantised
-    }
-    removed: list[Any] = [
-        node
-        for node in model.graph.node
-        if node.output and (node.output[0] in quantised or node.output[0] in restored)
-    ]
+    """Remove the pairs of QuantizeLinear and DequantizeLinear on `tensors` from a QDQ model.
+
+    The pair of an output of the model has its name from the DequantizeLinear on; what the pair reads takes
+    this name then.
+    """
+    outputs = {value.name for value in model.graph.output}
+    new_names: dict[str, str] = {}
+    removed: list[Any] = []
+    readers: dict[str, list[Any]] = {}
+    for node in model.graph.node:
+        if node.op_type == "DequantizeLinear":
+            readers.setdefault(node.input[0], []).append(node)
+    for quantise in [node for node in model.graph.node if node.op_type == "QuantizeLinear"]:
+        pairs = readers.get(quantise.output[0], [])
+        restored = {node.output[0] for node in pairs}
+        if not tensors & {quantise.input[0], *restored}:
+            continue
+        name = next(iter(restored & outputs), quantise.input[0])
+        new_names |= dict.fromkeys((quantise.input[0], *restored), name)
+        removed += [quantise, *pairs]
     for node in removed:
         model.graph.node.remove(node)
     for node in model.graph.node:
-        for index, name in enumerate(node.input):
-            node.input[index] = restored.get(name, name)
+        for names in (node.input, node.output):
+            for index, name in enumerate(names):
+                names[index] = new_names.get(name, name)
