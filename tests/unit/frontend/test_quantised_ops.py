@@ -212,6 +212,32 @@ def test_channels_of_weights_with_a_scale_of_zero(tmp_path: Path) -> None:
     m.check(tmp_path / "m.onnx", levels=1)
 
 
+def test_constants_are_quantised_at_import(tmp_path: Path) -> None:
+    """Weights that the file has in floats, as after training with rounding, are constants of integers."""
+    m = ManyNodes()
+    values = np.append(m.rng.normal(size=(6, 8)), [[np.nan, np.inf, -np.inf, 1e30, -2.5, 2.5, 0.5, 1e-9]], 0)
+    weights, one = m.const(values, "f4"), m.const(np.float32(0.01))
+    along = m.const(m.rng.uniform(0.01, 0.1, 7).astype("f4"))
+    for dtype in ("int8", "uint8", "int16", "uint16"):
+        point, points = m.const(np.array(3, dtype)), m.const(m.rng.integers(1, 9, 7).astype(dtype))
+        m.add(f"one_{dtype}", "QuantizeLinear", weights, one, point)
+        m.add(f"along_{dtype}", "QuantizeLinear", weights, along, points, axis=0)
+    blocks, zero = m.const(m.rng.uniform(0.01, 0.1, (7, 3)).astype("f4")), m.const(np.int8(0))
+    m.add("blocks", "QuantizeLinear", weights, blocks, axis=1, block_size=3, output_dtype=3)
+    four = m.const(np.zeros(7, ml_dtypes.int4))
+    levels = m.add("four", "QuantizeLinear", m.const(values[:, :4], "f4"), along, four, axis=0)
+    m.cases.pop("four")
+    m.add("real", "DequantizeLinear", levels, along, four, axis=0)
+    levels = m.add("eight", "QuantizeLinear", weights, one, zero)
+    product = m.add(
+        "product", "MatMul", m.normal(3, 7), m.add("numbers", "DequantizeLinear", levels, one, zero)
+    )
+    fill = m.add("fill", "DequantizeLinear", m.const(np.int8(9)), one, zero)
+    m.add("padded", "Pad", product, m.const(np.int64([1, 0, 0, 2])), fill)
+    text = m.check(tmp_path / "m.onnx")
+    assert "R.quantize" not in text and "R.round" not in text and "pad_value=0.0899999" in text
+
+
 _DAMAGED: dict[str, tuple[Any, Any, str]] = {
     "zero": (np.float32(0), np.int8(0), "contains 0, allowed: finite and not 0"),
     "nan": (np.float32("nan"), np.int8(0), "contains nan, allowed: finite and not 0"),

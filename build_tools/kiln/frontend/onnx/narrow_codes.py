@@ -18,6 +18,7 @@ from tvm import relax, te, tirx
 from kiln.frontend.onnx.body import Body, Expansion
 from kiln.frontend.onnx.narrow_types import is_integer, stored_as
 from kiln.frontend.onnx.quantise_ops import broadcast_parameters, check_scale
+from kiln.frontend.onnx.quantised_constants import levels_of_constant
 
 op = relax.op
 _EXPONENT_ONLY = TensorProto.FLOAT8E8M0
@@ -154,6 +155,9 @@ def quantize_narrow(body: Body) -> list[str]:
             real = op.add(body.bind_tensor(real), _decode_codes(body, point, kind))
         return [_encode_numbers(body, body.bind(real), kind, saturate)]
     info = _info(kind)
+    known = levels_of_constant(body, data, scale, zero, int(info.min), int(info.max))
+    if known is not None:
+        return [body.const(known, stored_as(kind))]
     levels = op.round(real)
     if point:
         levels = op.add(levels, op.astype(body.tensor(point), "float32"))

@@ -17,6 +17,14 @@ from tvm import relax
 from kiln.arrays import Array
 from kiln.config.sizes import ceil_div
 from kiln.frontend.onnx.body import Body, Expansion
+from kiln.frontend.onnx.quantised_constants import (
+    axis_of,
+    levels_of_constant,
+    negated_levels,
+    number_of,
+    signs_of_scale,
+    without_zero_scales,
+)
 from kiln.frontend.symbols import Extent
 
 op = relax.op
@@ -46,28 +54,6 @@ def check_scale(body: Body, name: str, of_weights: bool = False) -> None:
     raise ValueError(f"its scale '{name}' contains {wrong[0]:g}, allowed: finite and not 0{way}")
 
 
-def _signs(body: Body, scale: str) -> tuple[str, Array] | None:
-    """A constant scale without its signs, and the signs, of type float32; None where none is negative.
-
-    A quantiser writes negative scales for biases of Gemm with a negative beta.
-    """
-    value = body.constant(scale)
-    if value is None or not (value < 0).any():
-        return None
-    return body.const(np.abs(value)), np.sign(value).astype("float32")
-
-
-def _negated(body: Body, data: str, signs: Array, axis: int) -> str | None:
-    """An int32 constant such as a bias times the signs of its scale; None for other tensors."""
-    value: Array | None = body.constant(data)
-    if value is None or value.dtype != np.int32 or (value == np.iinfo(np.int32).min).any():
-        return None
-    if signs.size > 1 and (signs.ndim != 1 or value.ndim == 0 or value.shape[axis] != signs.size):
-        return None
-    shape = [1] * axis + [-1] + [1] * (value.ndim - axis - 1) if signs.size > 1 else []
-    return body.const(value * signs.reshape(shape).astype(np.int32))
-
-
 def check_zero_point(body: Body, name: str, data: str) -> None:
     """Raise ValueError for a zero point of another type than its data, and for one of int32 other than 0."""
     dtype, data_dtype = body.dtype(name), body.dtype(data)
@@ -95,16 +81,6 @@ def broadcast_along(body: Body, name: str, data: str, axis: int, noun: str) -> s
 
 def _shape_text(shape: list[Extent]) -> str:
     return f"({', '.join(str(size) for size in shape)})"
-
-
-def axis_of(body: Body, data: str, default: int = 1) -> int:
-    """Attribute `axis`, not negative. Raises ValueError for one outside of the tensor of several axes."""
-    axis, rank = int(body.attribute("axis", default)), body.rank(data)
-    if rank <= 1:
-        return 0
-    if not -rank <= axis < rank:
-        raise ValueError(f"its attribute 'axis' is {axis}, allowed: {-rank}..{rank - 1}")
-    return axis % rank
 
 
 def _repeated_blocks(body: Body, name: str, data: str, axis: int, block: int, noun: str) -> str:
@@ -179,26 +155,6 @@ def _moved(body: Body, name: str, dtype: str) -> str:
     return body.bind(op.astype(body.bind_tensor(op.add(wide, relax.const(by, "int32"))), dtype))
 
 
-def _without_zero_scales(body: Body, data: str, scale: str, zero: str) -> tuple[str, str]:
-    """Constant levels and scales of the same numbers, with no scale of 0: its levels are zero points instead.
-
-    Passes divide by scales. Scales of blocks, which none divides by, stay as they are.
-    """
-    scales, levels = body.constant(scale), body.constant(data)
-    is_blocked = bool(int(body.attribute("block_size", 0))) and scales is not None and scales.ndim > 0
-    if scales is None or levels is None or scales.all() or is_blocked:
-        return data, scale
-    points: Array | None = body.constant(zero) if zero else np.zeros((), levels.dtype)
-    if points is None:
-        return data, scale
-    axis = axis_of(body, data)
-    shape = [1] * axis + [-1] + [1] * (levels.ndim - axis - 1)
-    spread = [array.reshape(shape if array.size > 1 else ()) for array in (scales, points)]
-    kept = np.where(spread[0] == 0, spread[1], levels).astype(levels.dtype)
-    other = np.abs(scales[scales != 0]).min(initial=1.0)
-    return body.const(kept), body.const(np.where(scales == 0, other, scales).astype(scales.dtype))
-
-
 def _moves(body: Body, scale: str, zero: str) -> bool:
     """Whether a scale and a zero point of uint16 are constants, so that levels may be moved to int16."""
     return body.constant(scale) is not None and bool(zero) and body.constant(zero) is not None
@@ -212,13 +168,16 @@ def dequantize(body: Body, data: str, scale: str, zero: str) -> str:
     check_scale(body, scale, of_weights=body.constant(data) is not None)
     if zero:
         check_zero_point(body, zero, data)
-    data, scale = _without_zero_scales(body, data, scale, zero)
-    out, signed = body.dtype(scale), _signs(body, scale)
+    number = number_of(body, data, scale, zero)
+    if number is not None:
+        return body.const(number)
+    data, scale = without_zero_scales(body, data, scale, zero)
+    out, signed = body.dtype(scale), signs_of_scale(body, scale)
     if signed is not None:
         scale, signs = signed
         zeros: Array | None = body.constant(zero) if zero else np.zeros(())
         without_zero = zeros is not None and not zeros.any()
-        levels = _negated(body, data, signs, axis_of(body, data)) if without_zero else None
+        levels = negated_levels(body, data, signs, axis_of(body, data)) if without_zero else None
         if levels is not None:
             return dequantize(body, levels, scale, zero)
         factors, _, _, _ = broadcast_parameters(body, data, body.const(signs), "")
@@ -246,8 +205,8 @@ def quantize(body: Body, data: str, scale: str, zero: str, dtype: str) -> str:
     """saturate(round(data / scale) + zero) as `dtype`; attributes `axis` and `block_size` apply."""
     if dtype not in _NARROW:
         raise ValueError(f"its result is of type {dtype}, allowed: {', '.join(_NARROW)}")
-    check_scale(body, scale)
-    signed = _signs(body, scale)
+    check_scale(body, scale, of_weights=body.constant(data) is not None)
+    signed = signs_of_scale(body, scale)
     if signed is not None:
         scale, signs = signed
         factors, _, _, _ = broadcast_parameters(body, data, body.const(signs), "")
@@ -255,6 +214,10 @@ def quantize(body: Body, data: str, scale: str, zero: str, dtype: str) -> str:
     if dtype == "uint16" and _moves(body, scale, zero):
         return _moved(body, quantize(body, data, scale, _moved(body, zero, "int16"), "int16"), dtype)
     wide, point, axis, single = broadcast_parameters(body, data, scale, zero)
+    limits = np.iinfo(dtype)
+    known = levels_of_constant(body, data, scale, zero, limits.min, limits.max)
+    if known is not None:
+        return body.const(known, dtype)
     real = body.cast(data, "float32")
     scales = _constant_parameter(body, scale, "float32") if single else None
     points = _constant_parameter(body, zero, dtype) if zero else relax.const(np.zeros((), dtype), dtype)
@@ -262,7 +225,6 @@ def quantize(body: Body, data: str, scale: str, zero: str, dtype: str) -> str:
         if scales.ty.ndim and not points.ty.ndim:
             points = relax.const(np.full(int(scales.ty.shape[0]), points.value.numpy()), dtype)
         return body.bind(op.quantize(body.tensor(real), scales, points, axis, dtype))
-    limits = np.iinfo(dtype)
     levels = op.round(op.divide(body.tensor(real), op.astype(body.tensor(wide), "float32")))
     if point:
         levels = op.add(levels, op.astype(body.tensor(point), "float32"))
