@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from kiln import limits, unforeseen
-from kiln.errors import KilnError
+from kiln.errors import KilnError, not_imported
 from kiln.stages import STAGES
 
 
@@ -25,7 +25,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "KILN_PARENT" in os.environ:
         _die_with(int(os.environ["KILN_PARENT"]))
     limits.apply()
-    module = importlib.import_module(STAGES[name].spec.module)
+    try:
+        module = importlib.import_module(STAGES[name].spec.module)
+    except ImportError as error:
+        print(f"kiln: error: {name}: {not_imported(error)}", file=sys.stderr)
+        return 2
     options = STAGES[name].parse(arguments[1:], module.__doc__)
     try:
         module.run(options)

@@ -43,6 +43,39 @@ def path_of(value: Any, subject: str, example: str) -> Path:
     raise KilnError(f"{subject} {given}: a path is expected, such as {example}")
 
 
+def not_imported(error: ImportError) -> KilnError:
+    """The error of a command that cannot import a library.
+
+    Modules of folders in PYTHONPATH come before the libraries that Kiln is installed with: those of another
+    version of Python, or a file that happens to have a library's name. Raises `error` itself where a module
+    of Kiln is missing.
+    """
+    folder = _in_python_path(error)
+    if folder is not None:
+        return KilnError(
+            f"{folder} of PYTHONPATH has modules that are imported in place of Kiln's libraries, and fail: "
+            f"{error}; start Kiln without that folder, such as by env -u PYTHONPATH"
+        )
+    if isinstance(error, ModuleNotFoundError):
+        return not_installed(error)
+    name = (error.name or "a library").partition(".")[0]
+    return KilnError(f"{name} is installed, but cannot be imported: {error}")
+
+
+def _in_python_path(error: ImportError) -> str | None:
+    """The folder of PYTHONPATH that has a module whose import failed; None without one."""
+    files, trace = [error.path or ""], error.__traceback__
+    while trace is not None:
+        files.append(trace.tb_frame.f_code.co_filename)
+        trace = trace.tb_next
+    own = str(Path(__file__).parent)
+    files = [file for file in files if not file.startswith(own + os.sep)]
+    for folder in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        if any(file.startswith(os.path.join(folder, "")) for file in files):
+            return folder
+    return None
+
+
 def not_installed(error: ModuleNotFoundError) -> KilnError:
     """The error of a command where Kiln is installed without its dependencies, so that it only runs bundles.
 

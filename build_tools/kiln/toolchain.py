@@ -171,6 +171,13 @@ def _end(status: int) -> str:
     return text if full is None else f"{text}: {full}"
 
 
+def _unreadable_path(command: Sequence[str]) -> str | None:
+    """What to do about a folder whose name zig 0.17 cannot read in its lists of headers; None without one."""
+    paths = [word[max(word.find("/"), 0) :] for word in command if "/" in word]
+    path = next((path for path in paths if '"' in path or "\\" in path), None)
+    return path and f"{path}: zig reads no folder whose name has a double quote or a backslash: rename it"
+
+
 def run(command: Sequence[str], purpose: str) -> None:
     """Run a compiler, linker or archiver. Raises KilnError with the tool's first error, after `purpose`."""
     try:
@@ -196,6 +203,8 @@ def run(command: Sequence[str], purpose: str) -> None:
         lines = [line for line in done.stderr.splitlines() if line.strip() and "warning:" not in line]
         errors = [line for line in lines if "error" in line or "No module" in line or "No space" in line]
         first = (errors or lines or [_end(done.returncode)])[0]
+        if re.search(r"failed to parse '\S+\.d'", first):
+            first = _unreadable_path(command) or first
         raise KilnError(f"{purpose}: '{' '.join(command[:4])} …' failed: {first}")
 
 

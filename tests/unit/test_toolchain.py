@@ -41,6 +41,19 @@ def test_a_call_leaves_no_object_in_the_cache(tmp_path: Path, monkeypatch: pytes
     assert not list((tmp_path / "cache").rglob("*.o"))
 
 
+@pytest.mark.parametrize("name", ['my "own" net', "back\\slash"])
+def test_a_folder_that_zig_cannot_read_is_named(tmp_path: Path, name: str) -> None:
+    """zig's own error is of a file in its cache; spaces and other characters are read."""
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "a.c").write_text("int here(void) { return 1; }\n")
+    command = [*toolchain.compiler_command(load_target("cortex_m4")), "-c", str(folder / "a.c")]
+    with pytest.raises(KilnError) as caught:
+        toolchain.run([*command, "-o", str(tmp_path / "a.o")], "compiling a.c")
+    end = f"failed: {folder}/a.c: zig reads no folder whose name has a double quote or a backslash: rename it"
+    assert str(caught.value).endswith(end)
+
+
 def linked(folder: Path, name: str, *flags: str, source: str) -> Path:
     """The file that `toolchain.link` makes for a target from the C text `source`, in `folder`."""
     (folder / "a.c").write_text(source)

@@ -1,6 +1,7 @@
 """Starts the command `kiln`: Ctrl-C ends it in one line also while its modules are still being imported.
 
-So does an installation without Kiln's dependencies, which only runs bundles; it still prints its version.
+So does an installation without Kiln's dependencies, which only runs bundles, or where other modules are in
+their place; it still prints its version.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, NoReturn
 
 from kiln import __version__
 from kiln.command_line.checked_output import checked
-from kiln.errors import INTERRUPTED, not_installed
+from kiln.errors import INTERRUPTED, not_imported
 
 # Commands that run models in ONNX Runtime, LiteRT or PyTorch, in their own process.
 _WITH_REFERENCE = ("compare", "evaluate", "quantise", "reduce")
@@ -33,8 +34,8 @@ def main() -> int:
         return checked(_run)
     except KeyboardInterrupt:
         return _failed("interrupted", "interrupted", INTERRUPTED)
-    except ModuleNotFoundError as missing:
-        text = str(not_installed(missing))
+    except ImportError as error:
+        text = str(not_imported(error))
         return _failed("not-installed", text, f"kiln: error: {text}")
 
 

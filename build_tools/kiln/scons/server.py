@@ -146,10 +146,11 @@ class StageServer:
         """Run a stage to its end; returns exit status, stdout and stderr. Raises OSError as `start` does."""
         running = self.start(name, flags, stage_environment())
         errors: list[str] = []
-        reader = threading.Thread(target=lambda: errors.append(running.stderr.read()))
-        reader.start()
-        stdout = running.stdout.read()
-        reader.join()
+        with running.stdout, running.stderr:
+            reader = threading.Thread(target=lambda: errors.append(running.stderr.read()))
+            reader.start()
+            stdout = running.stdout.read()
+            reader.join()
         status = running.wait()
         assert status is not None  # there is no limit of time
         return status, stdout, errors[0]

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +38,7 @@ class ServerProcess(ABC):
     def __init__(self) -> None:
         self.control, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this object
+        weakref.finalize(self, self._log.close)
 
     def import_modules(self, names: Sequence[str]) -> None:
         """Let the process import the modules of these stages, and say so when it has."""

@@ -261,13 +261,14 @@ def _process(
     later_lines: list[str] = []
 
     def follow(stream: Any, is_shown: bool) -> None:
-        for line in stream:
-            if not is_shown:
-                lines.append(line.rstrip("\n"))
-            elif current.parallel:
-                later_lines.append(line.rstrip("\n"))
-            else:
-                current.console.line(line.rstrip("\n"))
+        with stream:
+            for line in stream:
+                if not is_shown:
+                    lines.append(line.rstrip("\n"))
+                elif current.parallel:
+                    later_lines.append(line.rstrip("\n"))
+                else:
+                    current.console.line(line.rstrip("\n"))
 
     readers = [
         threading.Thread(target=follow, args=(process.stdout, stage.stage.spec.prints)),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from kiln import __version__
 from kiln.command_line.answer import CommandAnswer
 from kiln.scons.options import ALIASES, COMMANDS
@@ -82,3 +84,23 @@ def test_it_says_its_version(tmp_path: Path) -> None:
 
 def test_a_build_from_python_says_what_it_lacks(tmp_path: Path) -> None:
     assert run(BUILD, tmp_path).startswith("not installed: the package '")
+
+
+@pytest.mark.parametrize(
+    ("library", "module", "word"), [("pydantic", "command_line.entry", "-h"), ("numpy", "__main__", "fetch")]
+)
+def test_a_library_that_another_module_hides_is_named(
+    tmp_path: Path, library: str, module: str, word: str
+) -> None:
+    """Not a traceback, of a command or a stage: PYTHONPATH may name the libraries of another Python."""
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / f"{library}.py").write_text("raise ImportError('of another Python')\n")
+    program = f"import sys; from kiln.{module} import main; sys.exit(main())"
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-c", program, word], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"{folder} of PYTHONPATH has modules" in done.stderr and "env -u PYTHONPATH" in done.stderr

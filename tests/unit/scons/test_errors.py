@@ -151,6 +151,11 @@ def test_a_stages_line_is_all_there_is(project: StandInProject, jobs: str) -> No
     project.scons(*RESNET, "-c")
 
 
+def test_no_warning_of_an_open_file_where_python_shows_them(project: StandInProject) -> None:
+    assert project.build(*RESNET, PYTHONWARNINGS="default::ResourceWarning")
+    project.scons(*RESNET, "-c")
+
+
 def test_a_crash_is_one_line_that_names_the_log(project: StandInProject) -> None:
     done = project.scons(*RESNET, FAKE_CRASH="emit-objects")
     assert done.returncode == 2 and done.stderr.count("\n") == 1

@@ -116,6 +116,16 @@ def minimal_path(tree: Path, cmp: bool = True) -> str:
     return str(folder)
 
 
+def test_variables_for_the_users_own_python_are_not_for_that_of_the_environment(tree: Path) -> None:
+    """PYTHONHOME ended it before it could print a line, PYTHONSAFEPATH hid Kiln's modules."""
+    program(tree / ".venv/bin/python", "#!/bin/sh\nenv\n")
+    shutil.copy(tree / "requirements.lock", tree / ".venv/requirements.lock")
+    names = ("PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONEXECUTABLE", "PYTHONSAFEPATH", "PYTHONINSPECT")
+    done = kiln(tree, "-h", PYTHONPATH="mine", **dict.fromkeys(names, "x"))
+    seen = {line.partition("=")[0] for line in done.stdout.splitlines()}
+    assert "PYTHONPATH" in seen and not seen & set(names)
+
+
 def test_a_python_without_venv_is_one_line(tree: Path) -> None:
     hiding = "import sys; sys.modules['venv'] = None; del sys.modules['venv']; import importlib.util as u; "
     hiding += "find = u.find_spec; u.find_spec = lambda name: None if name == 'venv' else find(name); "
