@@ -22,14 +22,19 @@ from kiln.forks import threads
 from kiln.interpreter import module_command
 from kiln.lower.instructions import instructions, record
 from kiln.lower.llvm_target import tvm_target
+from kiln.lower.target_check import has_floats
 from kiln.tir import abi
 from kiln.tir.builder import Argument, Kernel, define, load, store, vector
 
 
 def check_together(target: Target) -> None:
-    """Raise KilnError where LLVM cannot compile for the target or for one of its variants."""
+    """Raise KilnError where LLVM cannot compile for the target or for one of its variants.
+
+    Raises KilnError, too, for a core without floats under an operating system whose programs need them.
+    """
     for name in target.variant_names:
         _check(target.for_variant(name))
+        _check_floats(target.for_variant(name))
 
 
 def _check(target: Target) -> None:
@@ -50,6 +55,17 @@ def _check(target: Target) -> None:
     raise KilnError(
         f"target '{target.name}': LLVM cannot compile for triple '{target.triple}' with {words} (keys "
         f"'triple', 'cpu' and 'features'): {reason.removeprefix('LLVM ERROR: ')[:200]}"
+    )
+
+
+def _check_floats(target: Target) -> None:
+    """Raise KilnError where programs of the target's system keep floats in registers that its cores lack."""
+    in_library = target.arch == "armv7" and not target.triple.endswith("hf")  # Arm's ABI for cores without
+    if target.deployment == "freestanding" or in_library or has_floats(target):
+        return
+    raise KilnError(
+        f"target '{target.name}': CPU '{target.cpu}' with features {target.features} has no instructions for "
+        f"floats, which programs for '{target.triple}' need (keys 'cpu' and 'features')"
     )
 
 

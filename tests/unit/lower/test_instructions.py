@@ -9,8 +9,10 @@ import pytest
 from kiln.config import Target, load_target
 from kiln.emit.objects import compile_object
 from kiln.emit.run_time_library import missing_symbols
+from kiln.errors import KilnError
 from kiln.lower.instructions import Operation, _function, _instructions, instructions, record
 from kiln.lower.target_check import converts_half, has_floats, lacks_conversions_of_longs, without_root
+from kiln.lower.target_trial import _check_floats, check_together
 
 SOFT = {"float32", "float64"}
 BARE_ARM = {"triple": "thumbv8m.main-none-eabi"}
@@ -49,6 +51,15 @@ def test_of_features_that_are_switched(tmp_path: Path, monkeypatch: pytest.Monke
         found = converts_half(target), has_floats(target), without_root(target)
         assert (*found, lacks_conversions_of_longs(target)) == expected, (name, keys)
     assert len(list((tmp_path / "targets").iterdir())) == len(CASES)
+
+
+def test_programs_that_pass_floats_in_registers_need_these() -> None:
+    for name, features in (("riscv64", RISCV), ("aarch64", ["-fp-armv8"])):
+        target = changed(name, {"features": features, "variants": []})
+        with pytest.raises(KilnError, match=f"'{name}'.* no instructions for floats, which programs"):
+            check_together(target)
+    soft = {"triple": "armv7a-unknown-linux-gnueabi", "features": ["+soft-float"], "variants": []}
+    _check_floats(changed("armv7", soft))
 
 
 def test_a_damaged_record_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
