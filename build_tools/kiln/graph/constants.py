@@ -61,6 +61,14 @@ def _rooted(_call: Any, value: Array) -> Array:
     return roots
 
 
+def _limited(call: Any, value: Array) -> Array:
+    """Integers within the limits of a clip, which may be beyond those of their type."""
+    ends = np.iinfo(value.dtype)
+    least, most = (min(max(int(limit.value), ends.min), ends.max) for limit in call.args[1:])
+    limited: Array = np.clip(value, least, most)
+    return limited
+
+
 def _pair(function: Callable[[Any, Any], Any]) -> Callable[..., Array]:
     def compute(_call: Any, left: Array, right: Array) -> Array:
         values: Array = function(left, right)
@@ -79,6 +87,7 @@ _COMBINE = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maxi
 _RULES: dict[str, Callable[..., Array]] = {
     "relax.add": _pair(np.add),
     "relax.astype": lambda call, value: value.astype(str(call.ty.dtype)),
+    "relax.clip": _limited,
     "relax.dequantize": _dequantised,
     "relax.expand_dims": _shaped,
     "relax.multiply": _pair(np.multiply),
@@ -102,7 +111,8 @@ _TRUTH_RULES: dict[str, Callable[..., Array]] = {
     "relax.not_equal": _pair(np.not_equal),
     "relax.where": _chosen,
 }
-_TYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "int64")
+_LEVELS = ("int8", "uint8", "int16", "uint16")
+_TYPES = ("float32", *_LEVELS, "int32", "int64")
 
 
 def _fold(rewriter: CallRewriter, call: Any) -> Any:
@@ -117,6 +127,8 @@ def _fold(rewriter: CallRewriter, call: Any) -> Any:
     if operator(call) == "relax.astype" and "float" in str(tensors[0].ty.dtype) and "float" not in dtype:
         return None  # the conversion of a number out of range differs between processors
     if operator(call) in ("relax.dequantize", "relax.sqrt") and dtype != "float32":
+        return None
+    if operator(call) == "relax.clip" and "float" in dtype:
         return None
     return _constant(call, _RULES[str(operator(call))](call, *values))
 
@@ -142,6 +154,18 @@ def fold_simple_constants(mod: tvm.IRModule) -> tvm.IRModule:
     """Replace simple operators of constants by their results."""
     rules: dict[str, Callable[[CallRewriter, Any], Any]] = dict.fromkeys(_RULES, _fold)
     return rewrite_calls(mod, rules | dict.fromkeys(_TRUTH_RULES, _fold_truth))
+
+
+def fold_levels(mod: tvm.IRModule) -> tvm.IRModule:
+    """Compute constants of integers of 8 and 16 bits, such as weights that are clipped to fewer bits.
+
+    Runs before products become ones of integers, and leaves to them what is dequantised.
+    """
+
+    def rule(rewriter: CallRewriter, call: Any) -> Any:
+        return _fold(rewriter, call) if str(getattr(call.ty, "dtype", "")) in _LEVELS else None
+
+    return rewrite_calls(mod, dict.fromkeys(_RULES, rule))
 
 
 def fold_constants(mod: tvm.IRModule) -> tvm.IRModule:

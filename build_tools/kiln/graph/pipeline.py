@@ -10,7 +10,7 @@ from tvm import relax
 
 from kiln.files import atomic_write
 from kiln.graph.clip import clip_to_min_max
-from kiln.graph.constants import fold_constants, fold_simple_constants
+from kiln.graph.constants import fold_constants, fold_levels, fold_simple_constants
 from kiln.graph.convolutions import plain_convolutions
 from kiln.graph.dead_taps import dead_taps
 from kiln.graph.divisions import divisions_by_constants, divisions_by_square_roots, divisions_by_zero
@@ -52,6 +52,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("empties", without_empties),
     ("divisions_by_zero", divisions_by_zero),
     # Phase 1: arithmetic. Integers first, while the weights are still integers.
+    ("levels", fold_levels),
     ("quantised_moves", quantised_moves),
     ("integer", integer_arithmetic),
     ("decompose", relax.transform.DecomposeOpsForInference()),

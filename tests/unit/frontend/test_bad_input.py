@@ -145,6 +145,13 @@ def test_onnx_of_an_operator_set_that_is_not_known(tmp_path: Path, refused: Any)
     assert "of the operator sets 11, 17 at once" in message
 
 
+def test_onnx_runtimes_operators_need_no_import(tmp_path: Path) -> None:
+    """ONNX Runtime, too, runs files that do not import its own operators."""
+    text = GOOD.replace("Add(a, b)", "com.microsoft.Gelu(a)")
+    module, _ = import_model(onnx_file(tmp_path / "m.onnx", text), ImportOptions("m"))
+    assert "gelu" in module.script()
+
+
 def test_onnx_with_a_sparse_weight(tmp_path: Path, refused: Any) -> None:
     """A sparse weight is imported as a dense one; an index outside of it is refused."""
     model = onnx.parser.parse_model(GOOD.replace("Add(a, b)", "Add(a, w)"))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from kiln.graph.constants import fold_constants, fold_simple_constants
+from kiln.graph.constants import fold_constants, fold_levels, fold_simple_constants
 from relaxed import Array, const, module, operators, run_by_tvm
 from tvm import relax
 
@@ -24,6 +24,7 @@ CASES: dict[str, Any] = {
     "chain": lambda: op.multiply(op.add(op.reshape(VALUE, [4, 3]), const(0.1)), op.permute_dims(VALUE)),
     "types": lambda: op.astype(op.subtract(op.astype(LEVELS, "int32"), const(7, "int32")), "float32"),
     "axes": lambda: op.squeeze(op.expand_dims(VALUE, [0, 2]), [2]),
+    "limits": lambda: op.astype(op.clip(LEVELS, -7, 7), "float32"),
     "roots": lambda: op.sqrt(VALUE),
     "negative_indices": lambda: op.astype(
         op.where(op.less(BIAS, const(0, "int32")), op.add(BIAS, const(9, "int32")), BIAS), "float32"
@@ -49,6 +50,18 @@ def test_nothing_is_left_to_compute(name: str) -> None:
     (want,), (got,) = run_by_tvm(mod, [x]), run_by_tvm(changed, [x])
     np.testing.assert_array_equal(got, want)
     assert operators(relax.transform.DeadCodeElimination()(changed)) == ["add"]
+
+
+def test_weights_clipped_to_fewer_bits_are_constants_of_integers() -> None:
+    """As training with rounding writes them: a product reads the levels, which stay dequantised."""
+    one, zero = const(0.1), const(0, "int8")
+
+    def build(x: Any) -> Any:
+        levels = op.permute_dims(op.clip(LEVELS, -7, 7))
+        return op.matmul(op.dequantize(x, one, zero), op.dequantize(levels, one, zero))
+
+    changed = fold_levels(module([((2, 4), "int8")], build))
+    assert operators(changed) == ["dequantize", "dequantize", "matmul"]
 
 
 STAY: dict[str, Any] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import onnx
 
 from kiln.frontend.onnx import (
@@ -27,6 +29,7 @@ from kiln.frontend.onnx import (
     training_ops,
     transformer_ops,
 )
+from kiln.frontend.onnx.attributes import graphs
 from kiln.frontend.onnx.body import Expansion
 
 MICROSOFT, ML = "com.microsoft", "ai.onnx.ml"
@@ -71,10 +74,11 @@ def expansion_of(domain: str, op_type: str) -> Expansion | None:
     return EXPANSIONS.get(("" if domain == "ai.onnx" else domain, op_type))
 
 
-def adopt(model: onnx.ModelProto) -> None:
+def adopt(path: Path, model: onnx.ModelProto) -> None:
     """Move nodes of ONNX Runtime's operators in ONNX's domain to com.microsoft, in place.
 
-    ONNX's checker refuses them in its own domain.
+    ONNX's checker refuses them in its own domain. com.microsoft is imported where nodes are of it: ONNX
+    Runtime, whose own domain it is, runs files without the import, too.
     """
     versions = {opset_import.domain: opset_import.version for opset_import in model.opset_import}
     opset = max(versions.get("", 0), versions.get("ai.onnx", 0))
@@ -85,5 +89,6 @@ def adopt(model: onnx.ModelProto) -> None:
     ]
     for node in adopted:
         node.domain = MICROSOFT
-    if adopted and MICROSOFT not in versions:
+    used = any(node.domain == MICROSOFT for graph in graphs(path, model) for node in graph.node)
+    if used and MICROSOFT not in versions:
         model.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))

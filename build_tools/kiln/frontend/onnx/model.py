@@ -117,7 +117,7 @@ def read(path: Path, ports: bool = True) -> onnx.ModelProto:
     check_stored(path, model)
     adopt_own(path, model)
     model = inline_functions(path, model)
-    adopt(model)
+    adopt(path, model)
     check_attributes(path, model)
     sort_nodes(path, model)
     _check_known(model, path)
