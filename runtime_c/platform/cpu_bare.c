@@ -16,7 +16,7 @@ static const char *const features[] = {
 #elif defined(__riscv)
     "m",     "a",   "f",      "d",     "c",      "e",     "zca",   "zcb", "zcmp",   "zcmt",
     "zba",   "zbb", "zbc",    "zbs",   "zbkb",   "zbkx",  "zmmul", "zfh", "zfhmin", "zfinx",
-    "zdinx", "zfa", "zicond", "zaamo", "zalrsc", "zacas", "zcf",   "zcd",
+    "zdinx", "zfa", "zicond", "zaamo", "zalrsc", "zacas", "zcf",   "zcd", "zhinx",  "zhinxmin",
 #else
     NULL,
 #endif

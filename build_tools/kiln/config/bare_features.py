@@ -22,7 +22,7 @@ BITS = {
     "riscv32": (
         "m", "a", "f", "d", "c", "e", "zca", "zcb", "zcmp", "zcmt", "zba", "zbb", "zbc", "zbs", "zbkb",
         "zbkx", "zmmul", "zfh", "zfhmin", "zfinx", "zdinx", "zfa", "zicond", "zaamo", "zalrsc", "zacas",
-        "zcf", "zcd",
+        "zcf", "zcd", "zhinx", "zhinxmin",
     ),
 }  # fmt: skip
 

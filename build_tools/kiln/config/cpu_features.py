@@ -99,8 +99,10 @@ _NOT_ASKED = {
     ),
     "riscv64": (
         # RV64GC, which Kiln's own programs need, and what it or a feature with a bit implies
-        "64bit|[imafdcb]|za64rs|zaamo|zalrsc|zca|zcd|zicsr|zifencei|zmmul|zicntr|zihpm|zicclsm|zve(32|64)[xfd]|"
+        "64bit|[imafdcb]|za(64|128)rs|zaamo|zalrsc|zca|zcd|zicsr|zifencei|zmmul|zicntr|zihpm|zicclsm|zve(32|64)[xfd]|"
         "zvl(32|64|128)b|"
+        # profiles: their features are listed one by one
+        r"rv[abm]\d+[us]?(32|64)|"
         # only by intrinsics that Kiln does not use, or by an operating system, or hints
         "zawrs|zama16b|zbkc|zbkx|zcmop|zic64b|zicbo[mpz]|zicca.*|ziccif|ziccrse|zihint.*|zimop|zk.*|zvk[gnst].*|"
         "h|sha|sh[cgtv].*|sm.*|ss.*|su.*|sv.*|experimental-.*|"

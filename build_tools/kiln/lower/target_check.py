@@ -28,6 +28,8 @@ _FMA = {
     "x86_64": ("fma", "fma4"), "armv7": ("vfp4", "vfp4d16", "vfp4sp", "vfp4d16sp"), "arm_m": ("vfp4d16sp",),
     "riscv32": ("f",), "riscv64": ("f",), "wasm32": ("relaxed-simd",),
 }  # fmt: skip
+# By architecture of 32-bit Arm: LLVM's feature of its profile, and the profile's name.
+_PROFILES = {"armv7": ("aclass", "A"), "arm_m": ("mclass", "M")}
 
 
 def check(target: Target) -> None:
@@ -39,7 +41,9 @@ def check(target: Target) -> None:
     features: dict[str, list[str]] = {}
     for name in target.variant_names:
         variant = target.for_variant(name)
-        _check_known(variant, f"target '{target.name}'" + (f", variant '{name}'" if features else ""))
+        where = f"target '{target.name}'" + (f", variant '{name}'" if features else "")
+        _check_known(variant, where)
+        _check_profile(variant, where)
         features[name] = cpu_features_of(variant)
         lacking = [feature for feature in features[target.base] if feature not in features[name]]
         if lacking:
@@ -86,6 +90,20 @@ def _check_known(target: Target, where: str) -> None:
         )
     if unknown:
         raise KilnError(f"{where}: LLVM knows no feature '{unknown[0]}' for {target.arch} (key 'features')")
+
+
+def _check_profile(target: Target, where: str) -> None:
+    """Raise KilnError, which begins with `where`, for a CPU of another profile of 32-bit Arm.
+
+    LLVM compiles for one, with instructions that the architecture of the triple lacks.
+    """
+    own = _PROFILES.get(target.arch)
+    others = {"aclass", "mclass", "rclass"} & _closure(target)
+    if own is not None and others - {own[0]}:
+        raise KilnError(
+            f"{where}: CPU '{target.cpu}' is not of Arm's {own[1]} profile, as those of arch {target.arch} "
+            "are (key 'cpu')"
+        )
 
 
 def _check_unit(target: Target, where: str) -> None:

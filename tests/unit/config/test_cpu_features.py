@@ -43,6 +43,15 @@ def test_every_feature_of_every_cpu_is_asked_for_or_listed(arch: str) -> None:
         assert re.fullmatch(cpu_features._NOT_ASKED[arch], name) is None, f"{name} is in both lists"
 
 
+def test_profiles_of_riscv_are_asked_for_by_their_features() -> None:
+    wanted = {"rva20u64": [], "rva22u64": ["zba", "zbb", "zbs", "zfhmin"]}
+    wanted["rva23u64"] = ["v", *wanted["rva22u64"], "zvbb", "zvkb", "zvfhmin", "zfa", "zicond", "zcb"]
+    for profile, needed in wanted.items():
+        words = {"kind": "llvm", "mtriple": TRIPLES["riscv64"], "mattr": [f"+{profile}"]}
+        features = map(str, codegen.llvm_get_cpu_features(TvmTarget(words)))
+        assert set(cpu_features.required_features("riscv64", features)) == set(needed), profile
+
+
 @pytest.mark.parametrize(
     ("name", "needed"),
     [

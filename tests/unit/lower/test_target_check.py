@@ -19,6 +19,8 @@ CASES: list[tuple[str, dict[str, object], str]] = [
     ("riscv32_imac", {"features": ["+e", "+d"]}, "ILP32E cannot be used with the D ISA extension"),
     ("cuda", {"cpu": "i386", "features": []}, "64-bit code requested"),
     ("cortex_m4", {"cpu": "cortex-m99"}, "LLVM knows no CPU 'cortex-m99' for arm_m"),
+    ("cortex_m7", {"cpu": "cortex-r5"}, "CPU 'cortex-r5' is not of Arm's M profile, as those of arch arm_m"),
+    ("armv7", {"cpu": "cortex-m7"}, "CPU 'cortex-m7' is not of Arm's A profile, as those of arch armv7 are"),
     ("cortex_m4", {"features": ["+helium"]}, "LLVM knows no feature 'helium' for arm_m"),
     ("cortex_m4", {"cpu": "cortex-m3"}, "'dsp' needs LLVM's feature dsp, which CPU 'cortex-m3' with"),
     ("cortex_m55", {"features": ["-mve"]}, "'mve' needs LLVM's feature mve, which CPU 'cortex-m55' with"),
