@@ -138,6 +138,17 @@ def test_weights_of_zero_are_not_stored(tmp_path: Path) -> None:
         assert re.search(rf"\((T\.int64\()?{entries}\)?,\)", text), kind
 
 
+def test_a_leaf_with_its_weight_several_times(tmp_path: Path) -> None:
+    """Of one target, as scikit-learn's decision_leaf is written, it counts once; of several, all are added."""
+    nodes = []
+    for targets in (1, 2):
+        trees = nodes_of([2, 3], MODES[:1])
+        given = leaves_of(trees, "target", [0] * 3)
+        given["target_weights"] = [7.0 + number // 3 for number in range(len(given["target_weights"]))]
+        nodes.append(node("TreeEnsembleRegressor", [f"y{targets}"], **trees, **given, n_targets=targets))
+    check(write(tmp_path / "m.onnx", nodes, [x()], {"y1": (FLOAT, 2), "y2": (FLOAT, 2)}), ROWS)
+
+
 @pytest.mark.parametrize("modes", [MODES[:1], MODES])
 def test_a_large_forest(modes: tuple[str, ...], tmp_path: Path) -> None:
     """More branches than 16 bits count: a branch is four words."""
@@ -316,6 +327,7 @@ LEAVES = leaves_of(TREE, "target", [0])
         ({"target_ids": [0, 3]}, "a node has target 3, allowed: 0..0"),
         ({"post_transform": "LOGISTIC"}, "'post_transform' is LOGISTIC of one target"),
         ({"base_values": [1.0, 2.0]}, "'base_values' has 2 numbers, allowed: 1"),
+        ({"target_nodeids": [1, 1]}, "a leaf has several weights of its one target"),
         ({"nodes_values": [1.0]}, "'nodes_values' has 1 elements, allowed: 3"),
     ],
 )

@@ -71,6 +71,22 @@ class Forest:
             weight=self.weight[is_kept],
         )
 
+    def with_one_entry(self) -> Forest:
+        """The same trees of one target, with the first entry of each leaf alone.
+
+        scikit-learn's converter writes the number of a leaf (decision_leaf) once for each class. ONNX Runtime
+        reads the first of them, where ONNX adds all. Raises ValueError for entries with other weights.
+        """
+        has_entry = self.first[1:] > self.first[:-1]
+        weight = self.weight[self.first[:-1][has_entry]]
+        if (np.repeat(weight, np.diff(self.first)[has_entry]) != self.weight).any():
+            raise ValueError(
+                "a leaf has several weights of its one target, which runtimes do not agree about: allowed is "
+                "one, or several that are equal, of which the first counts"
+            )
+        first = _shortest_integers(np.cumsum([0, *has_entry]))
+        return replace(self, first=first, target=np.zeros_like(self.target[: len(weight)]), weight=weight)
+
     def check_columns(self, columns: int, targets: int) -> None:
         """Raise ValueError where a branch reads, or a leaf adds to, a column that does not exist."""
         for noun, numbers, most in (("feature", self.feature, columns), ("target", self.target, targets)):

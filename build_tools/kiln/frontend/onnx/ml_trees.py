@@ -82,6 +82,7 @@ def regressor(body: Body) -> list[str]:
     forest, _ = _forest(body, "target", body.dtype(x))
     targets = int(body.required("n_targets"))
     forest.check_columns(columns, targets)
+    forest = forest.with_one_entry() if targets == 1 else forest
     kind, transform = (
         body.only("aggregate_function", "SUM", *_AGGREGATES),
         body.only("post_transform", *TRANSFORMS),
