@@ -139,7 +139,7 @@ def test_weights_of_zero_are_not_stored(tmp_path: Path) -> None:
 
 
 def test_a_leaf_with_its_weight_several_times(tmp_path: Path) -> None:
-    """Of one target, as scikit-learn's decision_leaf is written, it counts once; of several, all are added."""
+    """Of one target, as in decision_leaf of scikit-learn, it counts once; of several, all are added."""
     nodes = []
     for targets in (1, 2):
         trees = nodes_of([2, 3], MODES[:1])
