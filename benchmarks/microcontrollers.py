@@ -24,7 +24,7 @@ from kiln.config import Target, load_target
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json, write_json
-from kiln.plan.loop_rounds import rounds_of
+from kiln.plan.loop_iterations import iterations_of
 from kiln.plan.schema import PlannedStep, read_plan
 
 from benchmarks import tflm
@@ -129,8 +129,8 @@ def measured(given: str, target: str, folders: Folders) -> Measured:
 
 
 def multiply_adds(steps: Sequence[PlannedStep]) -> int:
-    """Multiply-adds of a run, in all rounds of its loops."""
-    return sum((step.macs or 0) * rounds for step, rounds in zip(steps, rounds_of(steps), strict=True))
+    """Multiply-adds of a run, in all iterations of its loops."""
+    return sum((step.macs or 0) * runs for step, runs in zip(steps, iterations_of(steps), strict=True))
 
 
 def _file_of(model: str, folders: Folders) -> Path | None:

@@ -149,7 +149,10 @@ def _become(request: dict[str, Any]) -> None:
 
 
 def _leave(status: int) -> NoReturn:
-    """End this process as Python does, but without the clean-up of imported modules."""
+    """End this process as Python does, but without the clean-up of imported modules.
+
+    The same as in kiln.stage_server, which a process with another copy of the tree must not import.
+    """
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -21,6 +21,11 @@ def normal(seed: int, scale: float, **shapes: Sequence[int]) -> dict[str, Array]
     return {name: draw.normal(0, scale, shape).astype("float32") for name, shape in shapes.items()}
 
 
+def operators_of(path: Path) -> list[str]:
+    """The operators of an ONNX file, in the order of its nodes."""
+    return [node.op_type for node in onnx.load(str(path)).graph.node]
+
+
 def save_network(
     path: Path, nodes: Sequence[onnx.NodeProto], inputs: Shapes, outputs: Shapes,
     weights: Mapping[str, Array], int64: Collection[str] = (),

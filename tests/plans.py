@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kiln.emit.size_schema import SizeFile
+from kiln.lower.schema import TensorRecord
 from kiln.plan.schema import Plan, parse_plan
 
 
@@ -31,6 +32,13 @@ def plan_of(**entries: Any) -> Plan:
     ]
     kernels = [{"args": [], "parallel": False, **kernel} for kernel in fields["kernels"]]
     return parse_plan({**fields, "kernels": kernels, "buckets": buckets})
+
+
+def tensor_record(
+    name: str, size: int = 64, kind: Any = "activation", alias: str | None = None
+) -> TensorRecord:
+    """A tensor of steps.json with `size` bytes."""
+    return TensorRecord(name=name, bytes=size, kind=kind, alias=alias, dtype="uint8", shape=[size])
 
 
 def size_file(

@@ -46,6 +46,12 @@ def _plain_pipeline() -> tuple[Any, Any, Any]:
 compilation_pipeline.register_tir_pipeline(PLAIN_PIPELINE, _plain_pipeline)
 
 
+def rounded_to_tf32(x: Array) -> Array:
+    """Float32 numbers rounded to 10 bits of mantissa, ties away from zero."""
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
 def module(arguments: Sequence[tuple[Sequence[int], str]], body: Body) -> tvm.IRModule:
     """A Relax module with a function `main`; `arguments`: shape and dtype of each tensor that it takes.
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from kiln.config import Target, load_target
+from kiln.config import Target
 from kiln.config.boxes import STATIC_BOX
 from kiln.config.slice_records import PlanConfig
 from kiln.emit.objects import compile_all
@@ -31,13 +31,6 @@ from kiln.plan.schema import ExpressionArgument, PlannedStep, PortArgument
 from kiln.plan.stage import LowerResult, make_plan
 
 from benchmarks.operators.case import Case
-
-
-def target_of(name: str) -> Target:
-    """The target of the given name without its variants, or of `name:variant` with that variant alone."""
-    target_name, _, variant = name.partition(":")
-    target = load_target(target_name)
-    return target.for_variant(variant or target.base)
 
 
 def build_all(cases: Sequence[Case], target: Target, folder: Path) -> None:

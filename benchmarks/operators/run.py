@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kiln.config.library import load_variant
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 
 from benchmarks.machine import description
-from benchmarks.operators.build import build_all, target_of
+from benchmarks.operators.build import build_all
 from benchmarks.operators.cases import cases
 from benchmarks.tables import markdown
 from benchmarks.timing import geometric_mean
@@ -41,7 +42,7 @@ def run(
         folder = work / "operators" / target.replace(":", "-")
         shutil.rmtree(folder, ignore_errors=True)
         say(f"{target}: {len(chosen)} cases are built")
-        build_all(chosen, target_of(target), folder)
+        build_all(chosen, load_variant(target), folder)
         results = _measured(folder, len(chosen), seconds, cpu)
         text = f"{description([cpu])}.\n\n{table(results, target)}"
         atomic_write(out / f"operators-{target.replace(':', '-')}.md", text)

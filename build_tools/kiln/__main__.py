@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from kiln import limits, unforeseen
 from kiln.errors import KilnError, not_imported
+from kiln.parent import end_with
 from kiln.stages import STAGES
 
 
@@ -23,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"kiln: error: unknown stage '{name}', allowed: {', '.join(STAGES)}", file=sys.stderr)
         return 2
     if "KILN_PARENT" in os.environ:
-        _die_with(int(os.environ["KILN_PARENT"]))
+        end_with(int(os.environ["KILN_PARENT"]))
     limits.apply()
     try:
         module = importlib.import_module(STAGES[name].spec.module)
@@ -40,19 +41,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         unforeseen.print_error_line(name, options, error)
         return 2
     return 0
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when process `parent` ends, so that it writes nothing afterwards."""
-    if sys.platform != "linux":
-        return
-    import ctypes
-    import signal
-
-    pr_set_pdeathsig = 1  # linux/prctl.h
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent ended before prctl was called
-        os._exit(2)
 
 
 if __name__ == "__main__":

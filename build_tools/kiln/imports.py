@@ -91,7 +91,7 @@ def _fault(python: Path, report: Mapping[str, Any]) -> str:
 
 
 def _way(python: Path) -> str:
-    """What to do about libraries that do not fit each other."""
+    """The remedy for libraries that do not fit each other, as the end of an error."""
     return (
         f"; libraries that belong together must be of one index (pip config list shows where pip looks): "
         f"{python} -m pip install --force-reinstall --no-deps --index-url URL NAME==VERSION …, for PyTorch "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 
@@ -17,3 +18,13 @@ def end_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
     """
     if sys.platform == "linux":
         _LIBC.prctl(_PR_SET_PDEATHSIG, int(by))
+
+
+def end_with(parent: int) -> None:
+    """End this process when process `parent` ends, or now if it has ended, so that nothing is written later.
+
+    Does nothing outside of Linux.
+    """
+    end_with_parent()
+    if sys.platform == "linux" and os.getppid() != parent:  # it ended before the kernel was told
+        os._exit(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,11 @@ class _CompiledTemplates(jinja2.BytecodeCache):
 
     def _file(self, bucket: Bucket) -> Path:
         return cache_dir() / "templates" / bucket.key
+
+
+def rendered(folder: Path, name: str, values: Mapping[str, Any]) -> str:
+    """The text of the template `name` in `folder` with `values`, by name; see `environment`."""
+    return environment(folder).get_template(name).render(values)
 
 
 def environment(folder: Path, **options: Any) -> jinja2.Environment:

@@ -187,7 +187,7 @@ int32_t kiln_cublas_compute(kiln_cuda_call *call, const kiln_cublas_product *p,
     int64_t sizes[] = {p->rows, p->columns, p->depth, p->batch};
     const float one = 1, beta = p->residual ? 1 : 0;
     for (int i = 0; i < 4; i++)
-        if (sizes[i] == KILN_CUBLAS_OPEN)
+        if (sizes[i] == KILN_CUBLAS_DYNAMIC)
             sizes[i] = (int64_t)(intptr_t)*next++;
     int status = 0;
     if (m->product == NULL || m->rows != sizes[0] || m->columns != sizes[1] ||

@@ -4,16 +4,16 @@
 
 #include "kiln_cuda.h"
 
-#define KILN_CUBLAS_OPEN  (-1) /* a size that is an argument */
-#define KILN_CUBLAS_FLOAT 0    /* CUDA_R_32F */
-#define KILN_CUBLAS_HALF  2    /* CUDA_R_16F; sums are float32 */
-#define KILN_CUBLAS_BRAIN 14   /* CUDA_R_16BF; sums are float32 */
+#define KILN_CUBLAS_DYNAMIC (-1) /* a size that is an argument */
+#define KILN_CUBLAS_FLOAT   0    /* CUDA_R_32F */
+#define KILN_CUBLAS_HALF    2    /* CUDA_R_16F; sums are float32 */
+#define KILN_CUBLAS_BRAIN   14   /* CUDA_R_16BF; sums are float32 */
 
 /* y[b] = f(x[b] w[b] + residual[b] + bias), all row-major: x (rows, depth), y and residual (rows,
  * columns), w (depth, columns) or, `inside`, (columns, depth). f: nothing, or ReLU. */
 typedef struct kiln_cublas_product {
     int32_t type; /* of all of them: KILN_CUBLAS_FLOAT, …_HALF, …_BRAIN */
-    int32_t rows, columns, depth, batch; /* or KILN_CUBLAS_OPEN */
+    int32_t rows, columns, depth, batch; /* or KILN_CUBLAS_DYNAMIC */
     bool tf32;                           /* floats are rounded to it where they are multiplied */
     bool inside, bias, residual, relu;
     size_t workspace_bytes;

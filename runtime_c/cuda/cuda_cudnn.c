@@ -188,7 +188,7 @@ int32_t kiln_cudnn_compute(kiln_cuda_call *call, const kiln_cudnn_convolution *p
     int32_t sizes[OPEN_SIZES] = {p->batch, p->height, p->width, p->rows, p->columns};
     const float one = 1, alpha2 = p->residual ? 1 : 0;
     for (int i = 0; i < OPEN_SIZES; i++)
-        if (sizes[i] == KILN_CUDNN_OPEN)
+        if (sizes[i] == KILN_CUDNN_DYNAMIC)
             sizes[i] = (int32_t)(intptr_t)*next++;
     int status = 0;
     if (m->activation == NULL || memcmp(m->sizes, sizes, sizeof sizes) != 0) {

@@ -86,7 +86,7 @@ class Compiled:
         self.tensors = {tensor.name: tensor.record(box) for tensor in self.result.tensors.values()}
         self.kernels = {kernel.symbol: kernel for kernel in self.result.kernels}
         self.variant = variant or ""
-        self.steps = [_call_of(step, self.variant) for step in self.result.steps]
+        self.steps = [step_of(step, self.variant) for step in self.result.steps]
         used = {step.kernel for step in self.steps}
         functions = {name: f for name, f in self.result.functions.items() if name in used}
         folder.mkdir(parents=True, exist_ok=True)
@@ -223,12 +223,6 @@ class Compiled:
             for index, (a, b) in enumerate(zip(outputs, other, strict=True)):
                 assert a.tobytes() == b.tobytes(), f"output {index} depends on tasks or placement"
         return outputs
-
-
-def _call_of(step: Step, variant: str) -> Step:
-    """`step` with the call that a variant makes."""
-    call_of_variant = step.variants.get(variant)
-    return step if call_of_variant is None else step.model_copy(update=dict(call_of_variant))
 
 
 def _raw(value: Array) -> npt.NDArray[np.uint8]:

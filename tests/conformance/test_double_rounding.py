@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kiln.config.library import load_variant
 from kiln.emit.objects import compile_all
 from kiln.lower.pipeline import Lowering, lower
 from tvm import relax
 
 from .emulated import memory_of, opened
 from .lowered import module
-from .onnx_nodes.worker import load_alone
 from .programs import execute
 
 op = relax.op
@@ -28,7 +28,7 @@ def test_doubles_are_rounded(name: str, tmp_path: Path) -> None:
     def body(value: relax.Var) -> list[relax.Expr]:
         return [op.floor(value), op.ceil(value), op.trunc(value), op.round(value)]
 
-    target = load_alone(name)
+    target = load_variant(name)
     steps = lower(module([(x.shape, "float64")], body), Lowering("m", target, "none"))
     path = tmp_path / "m.o"
     compile_all(steps.functions, target, path, "m", steps.kernels)

@@ -7,6 +7,7 @@ from pathlib import Path
 import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 by it
 import numpy as np
 import pytest
+from kiln.config.library import load_variant
 from kiln.emit.half_conversions import convert_halves
 from kiln.emit.objects import compile_all
 from kiln.lower.pipeline import Lowering, lower
@@ -15,7 +16,6 @@ from tvm.script import tirx as script
 
 from .emulated import memory_of, opened
 from .lowered import Array, module
-from .onnx_nodes.worker import load_alone
 from .programs import execute
 
 op = relax.op
@@ -63,7 +63,7 @@ def test_halves_are_converted(name: str, tmp_path: Path) -> None:
             doubles.astype("float16"), integers.astype("float16"), halves + rolled, halves * rolled,
             halves < rolled, halves == rolled,
         ]  # fmt: skip
-    target = load_alone(name)
+    target = load_variant(name)
     steps = lower(module([(x.shape, str(x.dtype)) for x in arrays], body), Lowering("m", target, "none"))
     path = tmp_path / "m.o"
     compile_all(steps.functions, target, path, "m", steps.kernels)
@@ -91,7 +91,7 @@ def test_bfloat16_is_computed_in_float32(name: str, tmp_path: Path) -> None:
     with np.errstate(all="ignore"):
         product = (wide * second).astype("bfloat16").astype("float32")
         wanted = [wide, wide + second, wide < second, np.tanh(wide), np.exp(product)]
-    target = load_alone(name)
+    target = load_variant(name)
     steps = lower(module([(numbers.shape, "bfloat16")] * 2, body), Lowering("m", target, "none"))
     path = tmp_path / "m.o"
     compile_all(steps.functions, target, path, "m", steps.kernels)
@@ -122,7 +122,7 @@ def test_loops_of_a_user_round_to_bfloat16(tmp_path: Path) -> None:
         rounded = builder.add_func(_to_bfloat16_and_back, "rounded")
         y = builder.emit(relax.call_tir(rounded, [x], relax.TensorType((64,), "float32")))
         builder.emit_func_output(builder.emit(op.negative(y)))
-    target, path = load_alone("x86_64"), tmp_path / "m.o"
+    target, path = load_variant("x86_64"), tmp_path / "m.o"
     steps = lower(builder.get(), Lowering("m", target, "none"))
     compile_all(steps.functions, target, path, "m", steps.kernels)
     given = np.random.default_rng(0).normal(size=64).astype("float32")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.config import Target, load_target
+from kiln.config.library import load_variant
 from kiln.emit.objects import compile_object
 from kiln.lower.pipeline import Lowering, lower
 from tvm import relax
@@ -16,7 +17,6 @@ from tvm import relax
 from . import arithmetic, compact_cases
 from .emulated import memory_of, opened
 from .lowered import Array, Compiled, close, const, module, runnable
-from .onnx_nodes.worker import load_alone
 from .programs import execute
 
 op = relax.op
@@ -204,7 +204,7 @@ def test_one_row_by_sums_of_bytes(variant: str, tmp_path: Path) -> None:
                                   ("aarch64:i8mm", "aarch64_sve:sve256", "aarch64_sve:sve512"))]
 )  # fmt: skip
 def test_one_row_by_dot_products_of_arm(name: str, tmp_path: Path) -> None:
-    cases, target = _rows_by_bytes(), load_alone(name)
+    cases, target = _rows_by_bytes(), load_variant(name)
     mod = module([((1, 203), "float32")] * 2, lambda *x: [case[0](*x) for case in cases])
     steps = lower(mod, Lowering("m", target, "none"))
     code = compile_object(steps.functions, target, tmp_path / "rows.o")

@@ -10,7 +10,8 @@ import kiln
 import numpy as np
 import pytest
 from kiln.files import read_json
-from scons_real import ROOT
+
+from .torch_builds import build, passes
 
 pytestmark = pytest.mark.heavy
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch onnxscript")
@@ -162,16 +163,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return archives
 
 
-def build(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "SCons", "-Q", "-f", str(ROOT / "SConstruct"), "target=host", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-
-
 def test_a_function_is_built_with_its_dimensions(folder: Path) -> None:
     done = build(folder, "model=nets:dynamic_sizes", "test")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
@@ -204,8 +195,7 @@ def test_own_classes_of_arguments_and_results(folder: Path) -> None:
 
 
 def test_pytorch_gets_the_elements_of_bfloat16(folder: Path) -> None:
-    done = build(folder, "model=nets:bfloat16", "test")
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    passes(folder, "bfloat16")
 
 
 def test_classes_in_an_archive_of_another_program_are_dicts(folder: Path) -> None:
@@ -232,8 +222,7 @@ def test_bags_of_embeddings_with_dynamic_sizes(folder: Path) -> None:
 
 
 def test_operators_and_numbers_that_the_exporter_would_drop(folder: Path) -> None:
-    done = build(folder, "model=nets:unconverted", "test")
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    passes(folder, "unconverted")
 
 
 def test_an_archive_is_built_and_a_yaml_narrows_it(folder: Path) -> None:

@@ -10,7 +10,7 @@ from kiln.errors import KilnError
 from kiln.frontend.torch.complex_numbers import without_complex
 from kiln.frontend.torch.replaced import Replacement, replaced
 
-from conformance.test_torch import build
+from conformance.torch_builds import passes
 
 pytestmark = pytest.mark.heavy
 
@@ -169,8 +169,7 @@ NAMES = ["composed", "moves", "complex_functions", "factors", "attention", "extr
 
 @pytest.mark.parametrize("name", NAMES)
 def test_operators_that_kiln_composes(folder: Path, name: str) -> None:
-    done = build(folder, f"model=nets:{name}", "test")
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    passes(folder, name)
 
 
 def test_a_program_that_cannot_be_traced_again_is_refused() -> None:

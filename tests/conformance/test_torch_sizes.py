@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kiln.errors import KilnError
 
-from conformance.test_torch import build
+from conformance.torch_builds import build
 
 pytestmark = pytest.mark.heavy
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch onnxscript")

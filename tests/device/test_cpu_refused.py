@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from kiln.config import Target, load_target
+from kiln.config.library import load_variant
 from kiln.device import link
 from kiln.device.check.runners.qemu_user import open_runner
 from kiln.lower.target_check import features_by_variant
@@ -81,9 +82,7 @@ CASES = {
     "name", [pytest.param(name, marks=pytest.mark.heavy) if name == "armv7" else name for name in CASES]
 )
 def test_refused_with_the_features_that_it_lacks(name: str, tmp_path: Path) -> None:
-    (target_name, _, variant), (old, lacks, new) = name.partition(":"), CASES[name]
-    shipped = load_target(target_name)
-    target = shipped.for_variant(variant or shipped.base)
+    target, (old, lacks, new) = load_variant(name), CASES[name]
     program = _program(tmp_path, target)
     assert _said(target, new, program) == WORKS
     refused = f"processor: lacks {lacks}, which the model's kernels are compiled for"

@@ -9,10 +9,10 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -30,22 +30,20 @@ from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.steps import Steps
 from kiln.plan.schema import Plan
 from plans import plan_of
-from relaxed import const, module, run_by_tvm
+from relaxed import const, module, rounded_to_tf32, run_by_tvm
 from tvm import relax, tirx
 
 from . import double
+from .graphs import clip, few_bits, with_inputs_alone
 from .launched import run_kernel
 from .test_cuda_kernels import ARCHS, images_of
-from .test_cuda_tf32 import rounded
 
 Array = npt.NDArray[Any]
 TARGET = load_target("cuda_sm90")
 RANDOM = np.random.default_rng(11)
 
 
-def _weights(*shape: int) -> Array:
-    """Numbers that float16, bfloat16 and tf32 hold."""
-    return RANDOM.standard_normal(shape, np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
+_weights = partial(few_bits, RANDOM)
 
 
 def _dense(x: Any, depth: int, columns: int) -> Any:
@@ -56,10 +54,6 @@ def _conv(x: Any, *shape: int, **attributes: Any) -> Any:
     return relax.op.nn.conv2d(
         x, const(_weights(*shape)), data_layout="NHWC", kernel_layout="HWIO", **attributes
     )
-
-
-def _clip(x: Any, low: float, high: float) -> Any:
-    return relax.op.maximum(relax.op.minimum(x, const(high)), const(low))
 
 
 # name → (shapes of the inputs, the graph, key of the one part that CUTLASS gets)
@@ -77,7 +71,7 @@ CASES: dict[str, tuple[list[list[int]], Callable[..., Any], str]] = {
     "batched": ([[3, 9, 20], [3, 20, 40]], relax.op.matmul, "matmul 3x9x20 3x20x40"),
     "strided": (
         [[2, 13, 11, 5]],
-        lambda x: _clip(
+        lambda x: clip(
             relax.op.add(_conv(x, 3, 2, 5, 37, strides=[2, 1], padding=[1, 0, 0, 1]), const(_weights(37))),
             -1.5,
             6.0,
@@ -103,7 +97,7 @@ HALVES: dict[str, tuple[list[list[int]], Callable[..., Any], str]] = {
     "half_batched": ([[3, 9, 24], [3, 24, 40]], relax.op.matmul, "matmul 3x9x24 3x24x40"),
     "half_conv": (
         [[2, 13, 11, 4]],
-        lambda x: _clip(
+        lambda x: clip(
             relax.op.add(_conv(x, 3, 2, 4, 37, strides=[2, 1], padding=[1, 0, 0, 1]), const(_weights(37))),
             -1.5,
             6.0,
@@ -182,7 +176,7 @@ def _made(mods: dict[str, tvm.IRModule], precisions: dict[str, str], folder: Pat
         precision = precisions.get(name, "fp32")
         passes = _passes(precision)
         steps[name] = lower(
-            _counted(mod), Lowering("m", TARGET, "none", external=passes, precision=precision)
+            with_inputs_alone(mod), Lowering("m", TARGET, "none", external=passes, precision=precision)
         )
     plan = _plan(steps)
     text, _ = external_kernels(plan)
@@ -190,11 +184,6 @@ def _made(mods: dict[str, tvm.IRModule], precisions: dict[str, str], folder: Pat
     own_source = source_of(functions, Cuda(archs=ARCHS, ptx=False)) if functions else ""
     library = double.kernels_on_cpu(own_source, plan.model_dump(), folder / "kernels.so", external=text)
     return mods, steps, ctypes.CDLL(str(library))
-
-
-def _counted(mod: tvm.IRModule) -> tvm.IRModule:
-    main = mod["main"]
-    return tvm.IRModule({"main": main.with_attr("num_input", len(main.params))}, attrs=mod.attrs)
 
 
 def _plan(steps: dict[str, Steps]) -> Plan:
@@ -271,7 +260,7 @@ def test_tf32_is_rounded_to_nearest(made: Any) -> None:
     mods, steps, library = made
     name = "half_batched"
     inputs = [RANDOM.standard_normal(shape, np.float32) for shape in HALVES[name][0]]
-    (want,) = run_by_tvm(mods[f"tf32_{name}"], [rounded(value) for value in inputs])
+    (want,) = run_by_tvm(mods[f"tf32_{name}"], [rounded_to_tf32(value) for value in inputs])
     got = _run(library, steps[f"tf32_{name}"], inputs, {})
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
     (exact,) = run_by_tvm(mods[f"tf32_{name}"], inputs)
@@ -329,7 +318,8 @@ def test_machine_code_of_what_newer_gpus_multiply(made: Any, rest: Any, tmp_path
 )
 def test_what_is_left(shape: list[int], graph: Any) -> None:
     steps = lower(
-        _counted(module([(shape, "float32")], graph)), Lowering("m", TARGET, "none", external=_passes())
+        with_inputs_alone(module([(shape, "float32")], graph)),
+        Lowering("m", TARGET, "none", external=_passes()),
     )
     assert not any(kernel.external is not None for kernel in steps.kernels)
 

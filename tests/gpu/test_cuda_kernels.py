@@ -17,15 +17,12 @@ from kiln.emit.cuda_objects import image_of
 from kiln.kernels.gpu import dlight, warp_masks
 from tvm import te, tirx, topi
 
+from .graphs import placeholders
 from .launched import Kernels, evaluate
 
 Array = npt.NDArray[Any]
 ARCHS = ["sm_75", "sm_87", "sm_90"]
 CUDA = Cuda(archs=ARCHS, ptx=False)
-
-
-def _tensors(*shapes: tuple[int, ...]) -> list[Any]:
-    return [te.placeholder(shape, "float32", f"x{i}") for i, shape in enumerate(shapes)]
 
 
 def _softmax(x: Array) -> Array:
@@ -105,7 +102,7 @@ CASES: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any], Callable[..., 
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     lowered = {}
     for name, (shapes, compute, _) in CASES.items():
-        tensors = _tensors(*shapes)
+        tensors = placeholders(*shapes)
         func = te.create_prim_func([*tensors, compute(*tensors)])
         lowered[name] = dlight.lower(func, dlight.tvm_target(CUDA))
     return Kernels(lowered, CUDA, tmp_path_factory.mktemp("kernels"))

@@ -11,8 +11,10 @@ import pytest
 from kiln.config.target import Cuda
 from kiln.emit.cuda_objects import image_of
 from kiln.kernels.gpu import dlight, tf32
+from relaxed import rounded_to_tf32
 from tvm import te, topi
 
+from .graphs import placeholders
 from .launched import Kernels
 from .test_cuda_tensor import CASES
 
@@ -21,26 +23,16 @@ ARCHS = ["sm_80", "sm_87", "sm_90"]
 CUDA = Cuda(archs=ARCHS, ptx=False)
 
 
-def rounded(x: Array) -> Array:
-    """To 10 bits of mantissa, ties away from zero."""
-    bits = x.astype(np.float32).view(np.uint32)
-    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
-
-
 def _lowered(tensors: list[Any], result: Any) -> dlight.Launches:
     func = tf32.rounded(te.create_prim_func([*tensors, result]))
     return dlight.lower(func, dlight.tvm_target(CUDA))
-
-
-def _tensors(*shapes: tuple[int, ...]) -> list[Any]:
-    return [te.placeholder(shape, "float32", f"x{i}") for i, shape in enumerate(shapes)]
 
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     lowered = {}
     for name, (inputs, _, compute, _) in CASES.items():
-        tensors = _tensors(*(shape for shape, _ in inputs))
+        tensors = placeholders(*(shape for shape, _ in inputs))
         lowered[name] = _lowered(tensors, compute(*tensors))
         (_,), scratch = lowered[name].launches, lowered[name].scratch
         assert scratch == [], "rounding, and what follows a product, is computed with it"
@@ -54,10 +46,10 @@ def test_values(kernels: Kernels, monkeypatch: pytest.MonkeyPatch, name: str, or
     random = np.random.default_rng(7)
     arrays = [random.standard_normal(shape).astype(np.float32) for shape, _ in CASES[name][0]]
     first, second, *others = arrays
-    want = CASES[name][3](rounded(first), rounded(second), *others)
+    want = CASES[name][3](rounded_to_tf32(first), rounded_to_tf32(second), *others)
     got = kernels.run(name, arrays, want.shape)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)
-    plain = CASES[name][3](rounded(first), second, *others)
+    plain = CASES[name][3](rounded_to_tf32(first), second, *others)
     assert np.abs(got - plain).max() > 1e-4, "this test would not see it if an operand were not rounded"
 
 
@@ -67,7 +59,7 @@ def test_rounding(kernels: Kernels) -> None:
     numbers = [1 + unit / 2, 1 + unit / 2 * 0.999, 1 + unit * 1.5, -1 - unit / 2, 3e38, 1e-38, 1e-42, 0]
     x = np.resize(np.array(numbers, np.float32), (16, 16))
     got = kernels.run("product_16_16_16", [x, np.eye(16, dtype=np.float32)], (16, 16))
-    np.testing.assert_array_equal(got, rounded(x))
+    np.testing.assert_array_equal(got, rounded_to_tf32(x))
     assert got[0, 0] == 1 + unit and got[0, 1] == 1 and got[0, 3] == -1 - unit
 
 
@@ -85,14 +77,14 @@ def test_ptxas_compiles_all_kernels(kernels: Kernels, archs: list[str], tmp_path
 
 def test_a_row_is_not_rounded() -> None:
     """Fifteen of sixteen rows of a fragment would be padding: it is computed as with fp32."""
-    x, w = _tensors((1, 64), (64, 50))
+    x, w = placeholders((1, 64), (64, 50))
     func = te.create_prim_func([x, w, topi.matmul(x, w)])
     assert tf32.rounded(func).same_as(func)
 
 
 def test_two_products_of_one_function(tmp_path: Path) -> None:
     """No fragments there, but the same rounding, which ptxas takes without them."""
-    x, w, v = _tensors((16, 24), (24, 16), (24, 16))
+    x, w, v = placeholders((16, 24), (24, 16), (24, 16))
     lowered = _lowered([x, w, v], topi.add(topi.matmul(x, w), topi.matmul(x, v)))
     pair = Kernels({"pair": lowered}, CUDA, tmp_path)
     assert "__float_to_tf32" in pair.source and "mma_sync" not in pair.source.split('extern "C"', 1)[1]
@@ -102,7 +94,7 @@ def test_two_products_of_one_function(tmp_path: Path) -> None:
 
 def test_what_a_loop_in_stages_calls_is_defined(tmp_path: Path) -> None:
     """Also where nothing else calls such functions: these copies round on the way, and have no condition."""
-    x, w = _tensors((64, 192), (192, 64))
+    x, w = placeholders((64, 192), (192, 64))
     source = Kernels({"alone": _lowered([x, w], topi.matmul(x, w))}, CUDA, tmp_path).source
     assert "kiln_copy_if<" not in source.split('extern "C"')[-1]
     assert "  kiln_copies_commit();" in source and "void kiln_copies_commit()" in source

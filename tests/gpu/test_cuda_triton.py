@@ -20,6 +20,7 @@ from kiln.errors import KilnError
 from kiln.sources import triton_wheel
 
 from . import triton_cases
+from .graphs import with_inputs_alone
 
 _GPU = tiles.GpuLimits(227 << 10, 132, 90)
 
@@ -27,7 +28,7 @@ _GPU = tiles.GpuLimits(227 << 10, 132, 90)
 @pytest.mark.parametrize("name", list(triton_cases.CASES))
 def test_what_becomes_a_kernel(name: str) -> None:
     """The whole graph does, but for its conversions; each with the null pointers that they take."""
-    steps = triton_cases.lowered(triton_cases.counted(triton_cases.case(name)), "fp16")
+    steps = triton_cases.lowered(with_inputs_alone(triton_cases.case(name)), "fp16")
     codes = [kernel.external for kernel in steps.kernels if kernel.external is not None]
     assert [code.key.replace(" 21x144" * 3, "") for code in codes] == [
         key + (" 1x21x144" * 3 + " multiply") * (name == "attention" and "attention" in key)
@@ -57,7 +58,7 @@ def test_dynamic_sizes_are_parameters() -> None:
 
 
 def test_a_constant_mask_above_the_diagonal_is_causal() -> None:
-    steps = triton_cases.lowered(triton_cases.counted(triton_cases.case("causal")), "fp16")
+    steps = triton_cases.lowered(with_inputs_alone(triton_cases.case("causal")), "fp16")
     (code,) = [kernel.external for kernel in steps.kernels if kernel.external is not None]
     constants = triton_cases.request_of(code.source)["constants"]
     assert (constants["CAUSAL"], constants["HAS_MASK"], constants["mask"]) == (True, False, None)
@@ -68,13 +69,13 @@ def test_a_constant_mask_above_the_diagonal_is_causal() -> None:
 def test_a_mask_that_does_not_spread_over_keys_is_left(shape: tuple[int, int]) -> None:
     """Only keys, queries by keys, and those by heads and images, are masks."""
     full = [1, 1, *shape] if shape != (40, 20) else [1, 1, 21, 21]
-    steps = triton_cases.lowered(triton_cases.counted(triton_cases.masked(full)), "fp16")
+    steps = triton_cases.lowered(with_inputs_alone(triton_cases.masked(full)), "fp16")
     keys = [kernel.external.key for kernel in steps.kernels if kernel.external is not None]
     assert len(keys) == (0 if shape == (21, 1) else 1)
 
 
 def test_weights_are_padded_to_the_tile() -> None:
-    steps = triton_cases.lowered(triton_cases.counted(triton_cases.case("strided")), "fp16")
+    steps = triton_cases.lowered(with_inputs_alone(triton_cases.case("strided")), "fp16")
     (code,) = [kernel.external for kernel in steps.kernels if kernel.external is not None]
     constants = triton_cases.request_of(code.source)["constants"]
     stored = next(value for value in steps.params.values() if value.ndim == 2)

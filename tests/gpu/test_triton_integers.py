@@ -17,6 +17,7 @@ from relaxed import const, module, run_by_tvm
 from tvm import relax
 
 from . import triton_cases
+from .graphs import with_inputs_alone
 
 Array = npt.NDArray[Any]
 RANDOM = np.random.default_rng(31)
@@ -133,7 +134,7 @@ LEFT: dict[str, tuple[list[int], str, Callable[[Any], Any]]] = {
 
 
 def _case(shape: list[int], dtype: str, graph: Callable[[Any], Any]) -> Any:
-    return triton_cases.counted(module([(shape, dtype)], graph))
+    return with_inputs_alone(module([(shape, dtype)], graph))
 
 
 def _keys(steps: Any) -> list[str]:

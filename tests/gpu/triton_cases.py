@@ -10,10 +10,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -33,15 +33,15 @@ from kiln.sources.triton_wheel import triton_folder
 from relaxed import const, module
 from tvm import relax, tirx
 
+from .graphs import clip, few_bits
+
 Array = npt.NDArray[Any]
 TARGET = load_target("cuda_sm90")
 RANDOM = np.random.default_rng(23)
 HERE = Path(__file__).resolve().parent
 
 
-def weights(*shape: int) -> Array:
-    """Numbers that float16, bfloat16 and tf32 hold."""
-    return RANDOM.standard_normal(shape, np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
+weights = partial(few_bits, RANDOM)
 
 
 def dense(x: Any, depth: int, columns: int) -> Any:
@@ -51,10 +51,6 @@ def dense(x: Any, depth: int, columns: int) -> Any:
 def conv(x: Any, *shape: int, **attributes: Any) -> Any:
     filters = const(weights(*shape) / 8)
     return relax.op.nn.conv2d(x, filters, data_layout="NHWC", kernel_layout="HWIO", **attributes)
-
-
-def clip(x: Any, low: float, high: float) -> Any:
-    return relax.op.maximum(relax.op.minimum(x, const(high)), const(low))
 
 
 def norm(x: Any, width: int) -> Any:
@@ -176,11 +172,6 @@ CASES: dict[str, tuple[list[list[int]], Callable[..., Any], list[str]]] = {
         ["attention 6x5x16 6x16x70 6x70x24 scalar divide"],
     ),
 }
-
-
-def counted(mod: tvm.IRModule) -> tvm.IRModule:
-    main = mod["main"]
-    return tvm.IRModule({"main": main.with_attr("num_input", len(main.params))}, attrs=mod.attrs)
 
 
 def case(name: str) -> tvm.IRModule:

@@ -10,7 +10,8 @@ from typing import Any
 from tvm.tirx import PrimFunc
 
 from kiln.arrays import Array
-from kiln.graph.bindings import constant, shape_of
+from kiln.extents import shape_of
+from kiln.graph.bindings import constant
 from kiln.opinfo.attach import OpInfo, describe
 
 

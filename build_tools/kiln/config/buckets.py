@@ -25,7 +25,7 @@ def boxes(model: Model, chosen: Mapping[str, Sequence[Bucket]] | None = None) ->
     dims = {name: _listed(name, dim, chosen or {}) for name, dim in model.dims.items()}
     _check_count(model, dims)
     rows = _rows(model, dims)
-    if _open(model, dims):
+    if _needs_general_code(model, dims):
         general = [[whole(dim)] if dim.fallback == "dynamic" else dims[n] for n, dim in model.dims.items()]
         rows += [dict(zip(model.dims, row, strict=True)) for row in itertools.product(*general)]
     result: list[Box] = []
@@ -89,7 +89,7 @@ def _generality(row: Mapping[str, Segment]) -> int:
     return sum(order[segment.strategy] for segment in row.values())
 
 
-def _open(model: Model, dims: Mapping[str, list[Segment]]) -> bool:
+def _needs_general_code(model: Model, dims: Mapping[str, list[Segment]]) -> bool:
     """Whether general code is needed: some sizes are in no listed bucket, and the fallback is dynamic."""
     if not any(dim.fallback == "dynamic" for dim in model.dims.values()):
         return False

@@ -44,6 +44,16 @@ def load_target(name: str | os.PathLike[str]) -> Target:
     return validate(Target, read)
 
 
+def load_variant(name: str) -> Target:
+    """The target of the given name without its variants, or of `name:variant` with that variant alone.
+
+    Raises KilnError as `load_target`.
+    """
+    target_name, _, variant = name.partition(":")
+    target = load_target(target_name)
+    return target.for_variant(variant or target.base)
+
+
 def load_model(name: str | os.PathLike[str]) -> Model:
     """Load a model by name or alias, or by the path of a .yaml, .onnx, .tflite or .pt2 file.
 

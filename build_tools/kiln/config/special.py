@@ -46,7 +46,7 @@ class Condition(Section):
     multiple: Positive | None = Field(default=None, description="the size is a multiple of this number")
 
     def sizes_of(self, sizes: Sizes) -> Sizes:
-        """Those of `sizes`, multiples of their step, that meet this condition on a size."""
+        """The sizes among `sizes`, multiples of a step, that meet this condition on a size."""
         step = sizes.step if self.multiple is None else math.lcm(sizes.step, self.multiple)
         least, end = sizes.start, sizes.stop
         if self.ends is not None:

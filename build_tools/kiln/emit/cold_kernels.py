@@ -1,10 +1,10 @@
 """Kernels of microcontrollers that hardly take part in a run's instructions, compiled for size.
 
-LLVM compiles a kernel for speed: it unrolls loops of few rounds, which makes a softmax of ten numbers three
-times as large. Of a model for a machine without an operating system, the kernels with the fewest operations,
-all together at most a 200th of the model's, are *cold*. TVM's code generator cannot ask LLVM to save
-bytes, so its unoptimised LLVM IR, with the attribute `minsize`, is compiled by the clang in zig. What comes
-out is used where it is smaller.
+LLVM compiles a kernel for speed: it unrolls loops of few iterations, which makes a softmax of ten numbers
+three times as large. Of a model for a machine without an operating system, the kernels with the fewest
+operations, all together at most a 200th of the model's, are *cold*. TVM's code generator cannot ask LLVM to
+save bytes, so its unoptimised LLVM IR, with the attribute `minsize`, is compiled by the clang in zig. The
+result is used where it is smaller.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kiln.toolchain import links_with_zig
 # Of all cold kernels together: so much of a model's operations, and always a few, fewer than the checks of a
 # run's arguments take. Compiled for size, a kernel takes up to three times as many instructions.
 COLD_SHARE, COLD_OPERATIONS = 0.005, 1000
-_UNKNOWN_ROUNDS = 16  # of a loop whose rounds are known at run time alone
+_UNKNOWN_ITERATIONS = 16  # of a loop whose number of iterations is known at run time only
 _SOFTWARE_FLOAT = 40  # instructions of an operation on floats, on a core without instructions for them
 _ATTRIBUTES = re.compile(r"^(attributes #\d+ = \{)(.*)\}$", re.MULTILINE)
 _OF_MEMORY = re.compile(r"(__aeabi_)?mem(cpy|set|move|clr)[48]?")
@@ -69,26 +69,30 @@ def cold_kernels(functions: Mapping[str, tirx.PrimFunc], plan: Plan, target: Tar
 
 
 def _calls(plan: Plan) -> Counter[str]:
-    """How often each kernel is called in all buckets; rounds of loops are not known."""
+    """How often each kernel is called in all buckets; the iterations of loops are estimates."""
     calls = Counter[str]()
     for bucket in plan.buckets:
-        rounds = 1
+        iterations = 1
         for step in bucket.steps:
             if step.loop is not None:
-                rounds = rounds // _UNKNOWN_ROUNDS if step.loop.ends else rounds * _UNKNOWN_ROUNDS
-            calls[step.kernel] += rounds
+                iterations = (
+                    iterations // _UNKNOWN_ITERATIONS if step.loop.ends else iterations * _UNKNOWN_ITERATIONS
+                )
+            calls[step.kernel] += iterations
     return calls
 
 
-def operations(statement: Any, float_cost: int = 1) -> float:
-    """An estimate of the operations that a statement of TIR executes: nodes of expressions times rounds."""
+def operations(statement: tirx.Stmt, float_cost: int = 1) -> float:
+    """An estimate of the operations that a statement of TIR executes: expressions' nodes times iterations."""
     if isinstance(statement, tirx.SeqStmt):
         return sum(operations(part, float_cost) for part in statement.seq)
     if isinstance(statement, tirx.For):
-        rounds = statement.extent.value if isinstance(statement.extent, tirx.IntImm) else _UNKNOWN_ROUNDS
-        return float(rounds * (1 + operations(statement.body, float_cost)))
+        iterations = (
+            statement.extent.value if isinstance(statement.extent, tirx.IntImm) else _UNKNOWN_ITERATIONS
+        )
+        return float(iterations * (1 + operations(statement.body, float_cost)))
     if isinstance(statement, tirx.While):
-        return _UNKNOWN_ROUNDS * (1 + operations(statement.body, float_cost))
+        return _UNKNOWN_ITERATIONS * (1 + operations(statement.body, float_cost))
     if isinstance(statement, tirx.IfThenElse):
         branches = (statement.then_case, statement.else_case)
         return 1 + sum(operations(branch, float_cost) for branch in branches if branch is not None)
@@ -98,7 +102,7 @@ def operations(statement: Any, float_cost: int = 1) -> float:
     return _nodes(statement, float_cost)
 
 
-def _nodes(statement: Any, float_cost: int) -> float:
+def _nodes(statement: tirx.Stmt, float_cost: int) -> float:
     """The operations of a statement without statements in it; a vector's are one."""
     total = 0
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call
+from tvm.ir import Call, Expr
 from tvm.target.codegen import llvm_lookup_intrinsic_id
 
 from kiln.callbacks import structural_map, structural_walk
 from kiln.tir.shared_values import STATEMENTS, rewritten_statement
-from kiln.tir.vector_expr import Expr, Let, f32, f64, i32, i64, reinterpreted, scalar, select
+from kiln.tir.vector_expr import Let, f32, f64, i32, i64, reinterpreted, scalar, select
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class _Format:
     whole: Any
     bits: str
     first: int
-    rounds: int
+    iterations: int
     least: int
     scale: int
 
@@ -53,13 +53,13 @@ def root_in_software(func: tirx.PrimFunc, dtypes: Collection[str]) -> tirx.PrimF
         called = name == "tirx.call_llvm_pure_intrin" and int(node.args[0]) == intrinsic
         return (called or name == "tirx.sqrt") and scalar(node) in dtypes
 
-    def concerns(expr: Any) -> bool:
+    def concerns(expr: Expr) -> bool:
         def visit(node: Any) -> Any:
             return tvm_ffi.VisitInterrupt() if is_root(node) else None
 
         return structural_walk(expr, ((Call, visit),)) is not None
 
-    def rewrite(let: Let, expr: Any) -> Any:
+    def rewrite(let: Let, expr: Expr) -> Any:
         rule = (Call, lambda node: _root(let, node.args[-1]) if is_root(node) else node)
         return structural_map(expr, (rule,))
 
@@ -92,7 +92,7 @@ def _root(let: Let, x: Expr) -> Expr:
         def last(root: Expr, estimate: Expr) -> Expr:
             return root + number(0.5) * estimate * (given - root * root)
 
-        return let(half, "half", lambda h: let(start, "start", lambda s: better(h, s, form.rounds)))
+        return let(half, "half", lambda h: let(start, "start", lambda s: better(h, s, form.iterations)))
 
     def chosen(x: Expr, root: Expr) -> Expr:
         none = number(float("nan"))

@@ -15,13 +15,12 @@ from tvm import sym, tirx
 from kiln.config.dims import Segment
 from kiln.config.sizes import OPERATORS, SizeExpr, evaluate, names, show
 from kiln.errors import KilnError
+from kiln.extents import Extent
 from kiln.frontend.missing_bounds import MissingBounds
 from kiln.frontend.size_of import part_of, to_size
 from kiln.frontend.size_trials import combinations, elements_above
 
 MOST_COUNTED = 1 << 28  # elements of an axis whose size is in the data
-# An extent: int, or a TIR expression of the dimensions' variables.
-Extent = Any
 
 _COMPARISONS: dict[type, Callable[[int, int], bool]] = {
     tirx.EQ: operator.eq,

@@ -85,7 +85,7 @@ class OwnStep:
 
 
 def _fault(declared: Sequence[tuple[str, list[int]]], arrays: Sequence[Array]) -> str:
-    """What is wrong with the results of a reference; empty if they are as declared."""
+    """The fault of the results of a reference, in words; empty if they are as declared."""
     if len(arrays) != len(declared):
         return f"reference returns {len(arrays)} outputs, result declares {len(declared)}"
     for index, ((dtype, shape), array) in enumerate(zip(declared, arrays, strict=True)):

@@ -56,15 +56,15 @@ class Reference:
 
     `about`: name, version and settings for golden.json. `precision`: fp16 or bf16 where it computes with 16
     bits, so that rounding is coarser than float32's. `graph`: the model without external data, for ONNX.
-    `has_open_sizes`: whether the file leaves a size of an input to its user. `has_levels`: whether a PyTorch
-    program rounds activations to levels.
+    `has_dynamic_sizes`: whether an input has a size that the file does not fix. `has_levels`: whether a
+    PyTorch program rounds activations to levels.
     """
 
     path: Path
     about: dict[str, Any]
     precision: str | None = None
     graph: onnx.ModelProto | None = None
-    has_open_sizes = True
+    has_dynamic_sizes = True
     has_levels = False
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
@@ -75,7 +75,9 @@ class Reference:
         except Exception as error:  # each reference raises exceptions of its own classes
             text = reason(error).rstrip(". ")
             shapes = ", ".join(str(list(np.shape(value))) for value in inputs)
-            dims = "allow in 'dims' only sizes that the model can have, and " if self.has_open_sizes else ""
+            dims = (
+                "allow in 'dims' only sizes that the model can have, and " if self.has_dynamic_sizes else ""
+            )
             raise CannotRunError(
                 f"{self.path}",
                 f"the reference, {self.about['name']}, cannot run it: {text}; its inputs were of {shapes}",
@@ -150,7 +152,7 @@ class OnnxRuntime(Reference):
         import onnxruntime
 
         self.graph = onnx.load(path, load_external_data=False)
-        self.has_open_sizes = any(
+        self.has_dynamic_sizes = any(
             not dim.HasField("dim_value")
             for value in self.graph.graph.input
             for dim in value.type.tensor_type.shape.dim
@@ -259,7 +261,7 @@ class LiteRt(Reference):
         signatures = [
             np.array(graph.Tensors(index).ShapeSignatureAsNumpy()) for index in graph.InputsAsNumpy()
         ]
-        self.has_open_sizes = any((signature < 0).any() for signature in signatures)
+        self.has_dynamic_sizes = any((signature < 0).any() for signature in signatures)
         if has_stablehlo_control(model):
             self._open = partial(open_interpreter, model_content=runnable(path, content))
         self._parts = tflite_parts(path, content, lambda part: open_interpreter(model_content=part))

@@ -14,21 +14,21 @@ from kiln.arrays import Array as Array
 from kiln.callbacks import mutator, post_order_visit
 
 
-def operator(expr: Any) -> str | None:
+def operator(expr: relax.Expr) -> str | None:
     """The name of the operator that `expr` calls (`relax.nn.conv2d`); None for other expressions."""
     if isinstance(expr, relax.Call) and isinstance(expr.op, Op):
         return str(expr.op.name)
     return None
 
 
-def variables(expr: Any) -> list[Any]:
+def variables(expr: relax.Expr) -> list[Any]:
     """The Relax variables that an expression reads."""
     names: list[Any] = []
     post_order_visit(expr, lambda part: names.append(part) if isinstance(part, relax.Var) else None)
     return names
 
 
-def constant(expr: Any) -> Array | None:
+def constant(expr: relax.Expr) -> Array | None:
     """The value of a constant expression, or None."""
     if not isinstance(expr, GenericConst):
         return None
@@ -36,24 +36,20 @@ def constant(expr: Any) -> Array | None:
     return value
 
 
+def number(expr: relax.Expr) -> float | None:
+    """The value of a constant with one element; None for other expressions."""
+    value = constant(expr)
+    return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
+
+
 def const(value: Array | float, dtype: str) -> Any:
     """A Relax constant of `value` as `dtype`."""
     return relax.const(np.array(value, dtype=dtype, order="C"), dtype)
 
 
-def static_shape(expr: Any) -> list[int]:
+def static_shape(expr: relax.Expr) -> list[int]:
     """The sizes of a tensor expression of static shape."""
     return [int(size) for size in expr.ty.shape]
-
-
-def as_size(size: Any) -> Any:
-    """A static size as an int; a dynamic size unchanged."""
-    return int(size) if isinstance(size, (int, tvm.tirx.IntImm)) else size
-
-
-def shape_of(expr: Any) -> list[Any]:
-    """The sizes of a tensor expression: ints, or TIR expressions for dynamic dimensions."""
-    return [as_size(size) for size in expr.ty.shape]
 
 
 def integers(values: Any) -> list[int]:
@@ -87,11 +83,11 @@ class CallRewriter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
         replacement = None if rule is None else rule(self, call)
         return call if replacement is None else replacement
 
-    def emit(self, expr: Any) -> Any:
+    def emit(self, expr: relax.Expr) -> Any:
         """Bind `expr` to a new variable before the call that is being rewritten."""
         return self.builder_.emit(expr)
 
-    def definition(self, expr: Any) -> Any:
+    def definition(self, expr: relax.Expr) -> Any:
         """The expression a variable was bound to, or the expression itself; of an item, that of the tuple."""
         if isinstance(expr, relax.Var):
             bound = self.lookup_binding(expr)
@@ -119,7 +115,7 @@ def count_uses(mod: tvm.IRModule) -> dict[Any, int]:
     """Number of reads of each variable in the Relax functions of `mod`."""
     uses: dict[Any, int] = {}
 
-    def note(expr: Any) -> None:
+    def note(expr: relax.Expr) -> None:
         if isinstance(expr, relax.Var):
             uses[expr] = uses.get(expr, 0) + 1
 

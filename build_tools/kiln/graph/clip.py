@@ -14,7 +14,7 @@ from tvm import relax
 from kiln.graph.bindings import CallRewriter, const, rewrite_calls
 
 
-def _clip(rewriter: CallRewriter, call: Any) -> Any:
+def _clip(rewriter: CallRewriter, call: relax.Call) -> Any:
     data, low, high = call.args
     dtype = str(data.ty.dtype)
     number = float if "float" in dtype else int  # a float cannot hold the greatest int64

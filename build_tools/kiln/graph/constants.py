@@ -20,15 +20,15 @@ from kiln.graph.bindings import OTHERS, Array, CallRewriter, constant, integers,
 from kiln.graph.divisions import division_by_zero
 
 
-def _shaped(call: Any, value: Array) -> Array:
+def _shaped(call: relax.Call, value: Array) -> Array:
     return value.reshape([int(size) for size in call.ty.shape])
 
 
-def _turned(call: Any, value: Array) -> Array:
+def _turned(call: relax.Call, value: Array) -> Array:
     return np.transpose(value, None if call.attrs.axes is None else integers(call.attrs.axes))
 
 
-def _dequantised(call: Any, data: Array, scale: Array, zero: Array) -> Array:
+def _dequantised(call: relax.Call, data: Array, scale: Array, zero: Array) -> Array:
     """(data - zero) * scale in float32."""
     axis = int(call.attrs.axis) % max(data.ndim, 1)
     sizes = [-1 if index == axis else 1 for index in range(data.ndim)]
@@ -38,7 +38,7 @@ def _dequantised(call: Any, data: Array, scale: Array, zero: Array) -> Array:
     return values
 
 
-def _scattered(call: Any, data: Array, places: Array, updates: Array) -> Array:
+def _scattered(call: relax.Call, data: Array, places: Array, updates: Array) -> Array:
     """`data` with `updates` at `places` along the axis; places out of range are left out."""
     axis = int(call.attrs.axis) % data.ndim
     inside = (places >= 0) & (places < data.shape[axis])
@@ -142,7 +142,7 @@ def _fold_truth(rewriter: CallRewriter, call: Any) -> Any:
     return _constant(call, _TRUTH_RULES[str(operator(call))](call, *values))
 
 
-def _constant(call: Any, result: Array) -> Any:
+def _constant(call: relax.Call, result: Array) -> Any:
     """`result` as a constant of the type and shape of `call`."""
     dtype = str(call.ty.dtype)
     value = np.ascontiguousarray(result)
@@ -173,7 +173,7 @@ def fold_constants(mod: tvm.IRModule) -> tvm.IRModule:
     return relax.transform.CanonicalizeBindings()(rewrite_calls(mod, {OTHERS: _folded}))
 
 
-def _folded(rewriter: CallRewriter, call: Any) -> Any:
+def _folded(rewriter: CallRewriter, call: relax.Call) -> Any:
     """The result of a call whose arguments are all known, or that has none; None for other calls."""
     if not _is_static(call.ty):
         return None
@@ -185,7 +185,7 @@ def _folded(rewriter: CallRewriter, call: Any) -> Any:
     return _evaluated(known if product is None else product)
 
 
-def _known(rewriter: CallRewriter, expr: Any) -> Any:
+def _known(rewriter: CallRewriter, expr: relax.Expr) -> Any:
     """`expr` without variables, or None where it depends on what is computed."""
     expr = rewriter.definition(expr)
     if isinstance(expr, relax.Tuple):
@@ -215,7 +215,7 @@ def _is_left_to_kiln(call: Any) -> bool:
     return name == "relax.image.grid_sample" and str(call.attrs.layout) != "NCHW"
 
 
-def _axes_beside(call: Any, tensor: Any) -> list[int]:
+def _axes_beside(call: relax.Call, tensor: Any) -> list[int]:
     """The sizes of the axes of a tensor, but for the one that `call` scatters along."""
     sizes = [int(size) for size in tensor.ty.shape]
     del sizes[int(call.attrs.axis) % len(sizes)]

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from kiln.graph.bindings import Array, CallRewriter, const, constant, integers, shape_of
+from kiln.extents import shape_of
+from kiln.graph.bindings import Array, CallRewriter, const, constant, integers
 
 # Layout → the permutation of axes that makes it NDHWC, or DHWIO; None: none is needed.
 _DATA = {"NCDHW": [0, 2, 3, 4, 1], "NDHWC": None}
@@ -104,7 +105,7 @@ def conv3d(rewriter: CallRewriter, data: Any, kernel: Array, window: Window) -> 
     return rewriter.emit(relax.op.reshape(planes, [batch, depth, height, width, channels_out]))
 
 
-def plain_conv3d(rewriter: CallRewriter, call: Any) -> Any:
+def plain_conv3d(rewriter: CallRewriter, call: relax.Call) -> Any:
     """Rewrite one nn.conv3d with a constant kernel; None for others."""
     attrs, weights = call.attrs, constant(call.args[1])
     layout = str(attrs.data_layout)

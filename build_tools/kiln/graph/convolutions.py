@@ -15,7 +15,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from kiln.graph.bindings import CallRewriter, const, constant, integers, rewrite_calls, shape_of
+from kiln.extents import shape_of
+from kiln.graph.bindings import CallRewriter, const, constant, integers, rewrite_calls
 from kiln.graph.conv3d import plain_conv3d
 
 # Layout → the permutation of axes that makes it NWC, or WIO; None: none is needed.
@@ -23,7 +24,7 @@ _DATA = {"NCW": [0, 2, 1], "NWC": None}
 _KERNELS = {"OIW": (2, 1, 0), "WIO": (0, 1, 2)}
 
 
-def conv2d_nhwc(call: Any, data: Any, kernel: Any, groups: int | None = None) -> Any:
+def conv2d_nhwc(call: relax.Call, data: Any, kernel: Any, groups: int | None = None) -> Any:
     """The conv2d `call` on `data` of shape (N, H, W, C) and `kernel` of shape (H, W, I, O).
 
     `groups`: in place of those of `call`.
@@ -55,7 +56,7 @@ def in_one_line(attrs: Any) -> dict[str, Any]:
     }
 
 
-def _conv1d(rewriter: CallRewriter, call: Any) -> Any:
+def _conv1d(rewriter: CallRewriter, call: relax.Call) -> Any:
     attrs = call.attrs
     layout, weights = str(attrs.data_layout), constant(call.args[1])
     if layout not in _DATA or str(attrs.kernel_layout) not in _KERNELS or weights is None:
@@ -80,7 +81,7 @@ def _conv1d(rewriter: CallRewriter, call: Any) -> Any:
     return result if moved is None else relax.op.permute_dims(rewriter.emit(result), moved)
 
 
-def _conv2d(_rewriter: CallRewriter, call: Any) -> Any:
+def _conv2d(_rewriter: CallRewriter, call: relax.Call) -> Any:
     attrs, weights = call.attrs, constant(call.args[1])
     layout = str(attrs.kernel_layout)
     if str(attrs.data_layout) != "NHWC" or layout == "HWIO" or len(layout) != 4 or weights is None:

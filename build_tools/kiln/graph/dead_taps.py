@@ -13,7 +13,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from kiln.graph.bindings import CallRewriter, const, constant, integers, rewrite_calls, shape_of
+from kiln.extents import shape_of
+from kiln.graph.bindings import CallRewriter, const, constant, integers, rewrite_calls
 
 Range = tuple[int, int]
 
@@ -35,7 +36,7 @@ def _kept(size: int, out: int, taps: int, stride: int, dilation: int, pads: Rang
     return (low, high) if left >= 0 and right >= 0 else (0, taps)
 
 
-def _conv2d(_rewriter: CallRewriter, call: Any) -> Any:
+def _conv2d(_rewriter: CallRewriter, call: relax.Call) -> Any:
     attrs, weights = call.attrs, constant(call.args[1])
     layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
     if weights is None or layouts != ("NHWC", "HWIO", "NHWC") or not weights.dtype.name.startswith("float"):

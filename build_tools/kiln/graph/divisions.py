@@ -18,16 +18,9 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from kiln.extents import shape_of
 from kiln.frontend import added_operators, branches
-from kiln.graph.bindings import (
-    CallRewriter,
-    const,
-    constant,
-    operator,
-    rewrite_calls,
-    shape_of,
-    variables,
-)
+from kiln.graph.bindings import CallRewriter, const, constant, operator, rewrite_calls, variables
 
 # Operators whose result jumps where an operand changes by its last bit. Casts to integers and quantisation by
 # a computed scale do, too.
@@ -51,7 +44,7 @@ _SUMS = frozenset(
 )  # fmt: skip
 
 
-def _is_step(expr: Any) -> bool:
+def _is_step(expr: relax.Expr) -> bool:
     """Whether a result of `expr` may jump where a float operand changes by its last bit."""
     name = operator(expr)
     if name == "relax.astype":
@@ -80,7 +73,7 @@ def _exact_divisions(mod: tvm.IRModule) -> set[Any]:
     return exact
 
 
-def _divide(_rewriter: CallRewriter, call: Any) -> Any:
+def _divide(_rewriter: CallRewriter, call: relax.Call) -> Any:
     divisor = constant(call.args[1])
     if divisor is None or str(divisor.dtype) != "float32" or constant(call.args[0]) is not None:
         return None
@@ -125,7 +118,7 @@ def divisions_by_constants(mod: tvm.IRModule) -> tvm.IRModule:
     return rewrite_calls(mod, {"relax.divide": changed})
 
 
-def _divide_by_root(rewriter: CallRewriter, call: Any) -> Any:
+def _divide_by_root(rewriter: CallRewriter, call: relax.Call) -> Any:
     data, divisor = call.args
     if operator(rewriter.definition(divisor)) != "relax.sqrt" or str(divisor.ty.dtype) != "float32":
         return None

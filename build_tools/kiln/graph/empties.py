@@ -31,7 +31,7 @@ def without_empties(mod: tvm.IRModule) -> tvm.IRModule:
     names: set[str] = set()
     empties: list[Any] = []
 
-    def note(expr: Any) -> None:
+    def note(expr: relax.Expr) -> None:
         names.add(operator(expr) or "")
         if isinstance(expr, relax.Expr) and is_empty(expr):
             empties.append(expr)
@@ -60,7 +60,7 @@ def without_empties(mod: tvm.IRModule) -> tvm.IRModule:
     return mod
 
 
-def is_empty(expr: Any) -> bool:
+def is_empty(expr: relax.Expr) -> bool:
     """Whether a tensor is known to have no elements."""
     return _has_zero(expr.ty)
 
@@ -99,7 +99,7 @@ def _without(rewriter: CallRewriter, call: Any) -> Any:
     return name.removeprefix("relax.")
 
 
-def _concat(rewriter: CallRewriter, call: Any) -> Any:
+def _concat(rewriter: CallRewriter, call: relax.Call) -> Any:
     fields = list(getattr(rewriter.definition(call.args[0]), "fields", []))
     non_empty = [field for field in fields if not is_empty(field)]
     if len(non_empty) == len(fields):
@@ -107,7 +107,7 @@ def _concat(rewriter: CallRewriter, call: Any) -> Any:
     return non_empty[0] if len(non_empty) == 1 else relax.op.concat(non_empty, call.attrs.axis)
 
 
-def _filled(call: Any, value: float) -> Any:
+def _filled(call: relax.Call, value: float) -> Any:
     dtype = str(call.ty.dtype)
     fill = const(value, dtype)
     return relax.op.full(call.ty.shape, fill, dtype) if len(call.ty.shape) else fill

@@ -18,7 +18,7 @@ from kiln.graph.bindings import CallRewriter, const, integers, rewrite_calls, st
 op = relax.op
 
 
-def _group_norm(rewriter: CallRewriter, call: Any) -> Any:
+def _group_norm(rewriter: CallRewriter, call: relax.Call) -> Any:
     data, gamma, beta = call.args
     attrs, emit = call.attrs, rewriter.emit
     if any(not isinstance(size, tvm.tirx.IntImm) for size in data.ty.shape):

@@ -17,7 +17,8 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from kiln.graph.bindings import CallRewriter, constant, integers, operator, rewrite_calls, shape_of
+from kiln.extents import shape_of
+from kiln.graph.bindings import CallRewriter, constant, integers, operator, rewrite_calls
 
 _FEW_ROWS = 64  # with fewer queries, attention is never one kernel
 _SHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
@@ -42,7 +43,7 @@ class _Shared:
     factors: tuple[Any, ...] = ()
 
 
-def _shared(rewriter: CallRewriter, expr: Any) -> _Shared | None:
+def _shared(rewriter: CallRewriter, expr: relax.Expr) -> _Shared | None:
     """The repetition of the matrices of `expr`; None where they are not repeated."""
     call = rewriter.definition(expr)
     name = operator(call)
@@ -69,7 +70,7 @@ def _is_scale(call: Any) -> bool:
     return value is not None and value.size == 1
 
 
-def _scaled(rewriter: CallRewriter, data: Any, call: Any) -> Any:
+def _scaled(rewriter: CallRewriter, data: Any, call: relax.Call) -> Any:
     """`data` scaled as by `call`."""
     value = constant(call.args[1])
     assert value is not None
@@ -77,7 +78,7 @@ def _scaled(rewriter: CallRewriter, data: Any, call: Any) -> Any:
     return rewriter.emit(relax.Call(call.op, [data, scalar], call.attrs))
 
 
-def _repeated(call: Any) -> _Shared | None:
+def _repeated(call: relax.Call) -> _Shared | None:
     """The matrices of a broadcast along the last axis before them."""
     data_shape, result_shape = shape_of(call.args[0]), shape_of(call)
     if (
@@ -135,7 +136,7 @@ def _grouped(rewriter: CallRewriter, call: Any) -> _Grouped | None:
     return _Grouped(call.args[0], shared, shape_of(call))
 
 
-def _probabilities(rewriter: CallRewriter, expr: Any, count: int) -> Any:
+def _probabilities(rewriter: CallRewriter, expr: relax.Expr, count: int) -> Any:
     """The softmax of the scores of groups of `count` heads, as rows of groups; None for other scores."""
     call = rewriter.definition(expr)
     is_softmax = operator(call) == "relax.nn.softmax" and int(call.attrs.axis) in (

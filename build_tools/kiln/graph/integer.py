@@ -25,6 +25,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from kiln.extents import shape_of
 from kiln.graph.bindings import (
     Array,
     CallRewriter,
@@ -34,7 +35,6 @@ from kiln.graph.bindings import (
     integers,
     operator,
     rewrite_calls,
-    shape_of,
 )
 from kiln.graph.conv3d import Window, conv3d
 from kiln.graph.convolutions import in_one_line
@@ -63,7 +63,7 @@ class _Operands:
     sums: str
 
 
-def _operands(rewriter: CallRewriter, call: Any, output_axis: int) -> _Operands | None:
+def _operands(rewriter: CallRewriter, call: relax.Call, output_axis: int) -> _Operands | None:
     """The operands of a convolution that integers compute; None for others."""
     image = dequantised(rewriter, call.args[0])
     weights = constant_weights(rewriter, call.args[1], output_axis)
@@ -73,7 +73,7 @@ def _operands(rewriter: CallRewriter, call: Any, output_axis: int) -> _Operands 
     return _Operands(image, weights, type_of_sums(image, weights, summed))
 
 
-def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
+def _conv2d(rewriter: CallRewriter, call: relax.Call) -> Any:
     attrs = call.attrs
     data_layout, kernel_layout = str(attrs.data_layout), str(attrs.kernel_layout)
     if sorted(data_layout) != sorted("NHWC") or sorted(kernel_layout) != sorted("HWIO"):
@@ -149,7 +149,7 @@ _VOLUMES: dict[str, tuple[list[int], list[int]] | None] = {
 }  # fmt: skip
 
 
-def _conv3d(rewriter: CallRewriter, call: Any) -> Any:
+def _conv3d(rewriter: CallRewriter, call: relax.Call) -> Any:
     """A 3-D convolution as 2-D ones, see kiln.graph.conv3d."""
     attrs = call.attrs
     layout, kernel_layout = str(attrs.data_layout), str(attrs.kernel_layout)
@@ -174,7 +174,7 @@ def _conv3d(rewriter: CallRewriter, call: Any) -> Any:
     return result if moves is None else relax.op.permute_dims(rewriter.emit(result), moves[1])
 
 
-def _conv1d(rewriter: CallRewriter, call: Any) -> Any:
+def _conv1d(rewriter: CallRewriter, call: relax.Call) -> Any:
     """A 1-D convolution as the 2-D convolution of images of one line."""
     attrs = call.attrs
     image, weights = (rewriter.definition(argument) for argument in call.args)
@@ -208,7 +208,7 @@ def _conv1d(rewriter: CallRewriter, call: Any) -> Any:
     return relax.op.permute_dims(joined, [0, 2, 1])
 
 
-def _matmul(rewriter: CallRewriter, call: Any) -> Any:
+def _matmul(rewriter: CallRewriter, call: relax.Call) -> Any:
     if len(call.args[1].ty.shape) != 2:
         return batch_product(rewriter, call)
     left = scaled_levels(rewriter, call.args[0])

@@ -26,7 +26,7 @@ from kiln.graph.quantised_operands import (
 )
 
 
-def batch_product(rewriter: CallRewriter, call: Any) -> Any:
+def batch_product(rewriter: CallRewriter, call: relax.Call) -> Any:
     """The integer form of relax.matmul of a quantised tensor and constant weights; None for others."""
     ranks = [len(operand.ty.shape) for operand in call.args]
     if min(ranks) < 2 or str(call.ty.dtype) != "float32":
@@ -40,7 +40,7 @@ def batch_product(rewriter: CallRewriter, call: Any) -> Any:
     return None
 
 
-def _weights(rewriter: CallRewriter, expr: Any, summed: int) -> tuple[QuantisedWeights, int] | None:
+def _weights(rewriter: CallRewriter, expr: relax.Expr, summed: int) -> tuple[QuantisedWeights, int] | None:
     """Constant weights, and the axis, other than `summed`, that their scales are of; None for others."""
     rank = len(expr.ty.shape)
     for axis in reversed(range(rank)):

@@ -18,7 +18,8 @@ import numpy as np
 import tvm
 from tvm import relax, sym, tirx
 
-from kiln.graph.bindings import CallRewriter, Rule, const, integers, operator, shape_of
+from kiln.extents import shape_of
+from kiln.graph.bindings import CallRewriter, Rule, const, integers, operator
 from kiln.graph.quantised_operands import dequantised, rescale
 
 # Values, by type, whose sum fits into int32 with a zero point.

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from kiln.graph.bindings import Array, CallRewriter, Rule, const, constant, integers, operator, shape_of
+from kiln.extents import shape_of
+from kiln.graph.bindings import Array, CallRewriter, Rule, const, constant, integers, operator
 from kiln.graph.conv3d import Window
 from kiln.graph.quantised_operands import QuantisedWeights, along, constant_weights, dequantised
 from kiln.graph.transposed_conv import interleaved, window_of
@@ -60,7 +61,7 @@ class TransposedConvolutions:
         self.conv2d, self.conv3d, self.uses = conv2d, conv3d, uses
         self.made: dict[Any, _Interleaved] = {}  # by the variable of the interleaved result
 
-    def convolution(self, rewriter: CallRewriter, call: Any) -> Any:
+    def convolution(self, rewriter: CallRewriter, call: relax.Call) -> Any:
         """A transposed convolution of lines, images or volumes; None for other layouts, weights and types."""
         attrs, rank = call.attrs, len(call.ty.shape) - 2
         if _Layout(str(attrs.data_layout), str(attrs.kernel_layout)) != _LAYOUTS[rank]:
@@ -110,7 +111,7 @@ class TransposedConvolutions:
         )  # fmt: skip
         return relax.op.permute_dims(result, [0, len(sizes) + 1, *range(1, len(sizes) + 1)])
 
-    def quantize(self, rewriter: CallRewriter, call: Any) -> Any:
+    def quantize(self, rewriter: CallRewriter, call: relax.Call) -> Any:
         """Quantise the phases of a transposed convolution, not the interleaved result; None for others."""
         if any(value is None or value.size != 1 for value in map(constant, call.args[1:])):
             return None

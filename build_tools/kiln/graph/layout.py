@@ -16,17 +16,9 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from kiln.extents import shape_of
 from kiln.frontend import branches
-from kiln.graph.bindings import (
-    CallRewriter,
-    const,
-    constant,
-    integers,
-    operator,
-    rewrite_calls,
-    shape_of,
-    static_shape,
-)
+from kiln.graph.bindings import CallRewriter, const, constant, integers, operator, rewrite_calls, static_shape
 from kiln.graph.convolutions import conv2d_nhwc
 from kiln.graph.transposed_conv import conv1d_transpose, conv2d_transpose, conv3d_transpose
 from kiln.graph.transposes import padded
@@ -70,7 +62,7 @@ def _nchw(rewriter: CallRewriter, result: Any) -> Any:
     return relax.op.permute_dims(rewriter.emit(result), TO_NCHW)
 
 
-def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
+def _conv2d(rewriter: CallRewriter, call: relax.Call) -> Any:
     attrs = call.attrs
     if str(attrs.data_layout) != "NCHW" or str(attrs.kernel_layout) != "OIHW":
         return None
@@ -83,7 +75,7 @@ def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
 
 
 def _pool(make: Any) -> Any:
-    def rule(rewriter: CallRewriter, call: Any) -> Any:
+    def rule(rewriter: CallRewriter, call: relax.Call) -> Any:
         attrs = call.attrs
         if str(attrs.layout) != "NCHW":
             return None
@@ -102,7 +94,7 @@ def _pool(make: Any) -> Any:
     return rule
 
 
-def _adaptive_pool(rewriter: CallRewriter, call: Any) -> Any:
+def _adaptive_pool(rewriter: CallRewriter, call: relax.Call) -> Any:
     if str(call.attrs.layout) != "NCHW":
         return None
     size = None if call.attrs.output_size is None else integers(call.attrs.output_size)
@@ -110,7 +102,7 @@ def _adaptive_pool(rewriter: CallRewriter, call: Any) -> Any:
     return _nchw(rewriter, result)
 
 
-def _resize(rewriter: CallRewriter, call: Any) -> Any:
+def _resize(rewriter: CallRewriter, call: relax.Call) -> Any:
     attrs = call.attrs
     if str(attrs.layout) != "NCHW":
         return None
@@ -130,7 +122,7 @@ def _resize(rewriter: CallRewriter, call: Any) -> Any:
     return _nchw(rewriter, result)
 
 
-def _grid_sample(rewriter: CallRewriter, call: Any) -> Any:
+def _grid_sample(rewriter: CallRewriter, call: relax.Call) -> Any:
     attrs, channels = call.attrs, shape_of(call.args[0])[1]
     if str(attrs.layout) != "NCHW" or not isinstance(channels, int) or channels < _FEWEST_SAMPLED:
         return None
@@ -171,7 +163,7 @@ def _without(rewriter: CallRewriter, argument: Any, axes: list[int]) -> Any | No
     return None
 
 
-def _elementwise(rewriter: CallRewriter, call: Any) -> Any:
+def _elementwise(rewriter: CallRewriter, call: relax.Call) -> Any:
     axes = _axes_of(rewriter, list(call.args))
     if axes is None or len(call.ty.shape) != len(axes):
         return None
@@ -213,7 +205,7 @@ def _choice(rewriter: CallRewriter, call: Any) -> Any:
     return relax.Tuple(results)
 
 
-def _quantisation(rewriter: CallRewriter, call: Any) -> Any:
+def _quantisation(rewriter: CallRewriter, call: relax.Call) -> Any:
     """Rule for quantize and dequantize with one scale for the whole tensor."""
     axes = _axes_of(rewriter, [call.args[0]])
     scale, zero_point = constant(call.args[1]), constant(call.args[2])
@@ -238,7 +230,7 @@ def _reduction(rewriter: CallRewriter, call: Any) -> Any:
     return relax.op.permute_dims(result, [sorted(left).index(axis) for axis in left])
 
 
-def _concat(rewriter: CallRewriter, call: Any) -> Any:
+def _concat(rewriter: CallRewriter, call: relax.Call) -> Any:
     if not isinstance(call.args[0], relax.Tuple) or call.attrs.axis is None:
         return None
     fields = list(call.args[0].fields)
@@ -252,7 +244,7 @@ def _concat(rewriter: CallRewriter, call: Any) -> Any:
     return relax.op.permute_dims(result, axes)
 
 
-def _pad(rewriter: CallRewriter, call: Any) -> Any:
+def _pad(rewriter: CallRewriter, call: relax.Call) -> Any:
     axes = _axes_of(rewriter, [call.args[0]])
     if axes is None:
         return None
@@ -266,7 +258,7 @@ def _part(make: Any) -> Any:
     A transpose to an order that no image or line has is kept: it marks the heads of attention.
     """
 
-    def rule(rewriter: CallRewriter, call: Any) -> Any:
+    def rule(rewriter: CallRewriter, call: relax.Call) -> Any:
         axes = _axes_of(rewriter, [call.args[0]])
         if axes not in CHANNELS_FIRST.values():
             return None
@@ -283,7 +275,7 @@ def _part(make: Any) -> Any:
     return rule
 
 
-def _slice(call: Any, inner: Any, axes: list[int]) -> Any:
+def _slice(call: relax.Call, inner: Any, axes: list[int]) -> Any:
     if not isinstance(call.args[1], relax.Tuple):
         return None
     moved = [axes[int(axis.value) % len(axes)] for axis in call.args[1].fields]
@@ -291,20 +283,20 @@ def _slice(call: Any, inner: Any, axes: list[int]) -> Any:
     return relax.Call(call.op, [inner, new, *call.args[2:]], call.attrs)
 
 
-def _split(call: Any, inner: Any, axes: list[int]) -> Any:
+def _split(call: relax.Call, inner: Any, axes: list[int]) -> Any:
     sections = call.attrs.indices_or_sections
     numbers = int(sections) if isinstance(sections, (int, tvm.tirx.IntImm)) else integers(sections)
     return relax.op.split(inner, numbers, axes[int(call.attrs.axis) % len(axes)])
 
 
-def _take(call: Any, inner: Any, axes: list[int]) -> Any:
+def _take(call: relax.Call, inner: Any, axes: list[int]) -> Any:
     indices, axis = call.args[1], call.attrs.axis
     if axis is None or len(indices.ty.shape) != 1:
         return None
     return relax.op.take(inner, indices, axes[int(axis) % len(axes)], mode=str(call.attrs.mode))
 
 
-def _flip(call: Any, inner: Any, axes: list[int]) -> Any:
+def _flip(call: relax.Call, inner: Any, axes: list[int]) -> Any:
     return relax.op.flip(inner, axes[int(call.attrs.axis) % len(axes)])
 
 

@@ -16,13 +16,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from kiln.graph.bindings import CallRewriter, Rule, const, constant, integers, operator, rewrite_calls
-
-
-def _number(expr: Any) -> float | None:
-    """The value of a constant with one element; None for other expressions."""
-    value = constant(expr)
-    return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
+from kiln.graph.bindings import CallRewriter, Rule, const, constant, integers, number, operator, rewrite_calls
 
 
 def _pair(call: Any, name: str) -> list[tuple[Any, Any]]:
@@ -33,7 +27,7 @@ def _pair(call: Any, name: str) -> list[tuple[Any, Any]]:
     return [(left, right), (right, left)]
 
 
-def _square_of(rewriter: CallRewriter, expr: Any) -> Any:
+def _square_of(rewriter: CallRewriter, expr: relax.Expr) -> Any:
     """x if `expr` is x * x, x ** 2 or square(x); otherwise None."""
     call = rewriter.definition(expr)
     name = operator(call)
@@ -41,12 +35,12 @@ def _square_of(rewriter: CallRewriter, expr: Any) -> Any:
         return call.args[0]
     if name == "relax.multiply" and call.args[0].same_as(call.args[1]):
         return call.args[0]
-    if name == "relax.power" and _number(call.args[1]) == 2.0:
+    if name == "relax.power" and number(call.args[1]) == 2.0:
         return call.args[0]
     return None
 
 
-def _mean_of(rewriter: CallRewriter, expr: Any) -> Any:
+def _mean_of(rewriter: CallRewriter, expr: relax.Expr) -> Any:
     """x if `expr` is the mean of x over its last axis with keepdims; otherwise None."""
     call = rewriter.definition(expr)
     if operator(call) != "relax.mean" or not call.attrs.keepdims or call.attrs.axis is None:
@@ -55,15 +49,15 @@ def _mean_of(rewriter: CallRewriter, expr: Any) -> Any:
     return call.args[0] if [axis % rank for axis in integers(call.attrs.axis)] == [rank - 1] else None
 
 
-def _root_of(rewriter: CallRewriter, expr: Any) -> tuple[Any, float] | None:
+def _root_of(rewriter: CallRewriter, expr: relax.Expr) -> tuple[Any, float] | None:
     """(x, epsilon) if `expr` is sqrt(mean(x * x) + epsilon); otherwise None."""
     call = rewriter.definition(expr)
     root = operator(call) == "relax.sqrt"
-    root = root or (operator(call) == "relax.power" and _number(call.args[1]) == 0.5)
+    root = root or (operator(call) == "relax.power" and number(call.args[1]) == 0.5)
     if not root:
         return None
     for mean, added in _pair(rewriter.definition(call.args[0]), "relax.add"):
-        epsilon = _number(added)
+        epsilon = number(added)
         squares = _mean_of(rewriter, mean)
         data = None if squares is None else _square_of(rewriter, squares)
         if epsilon is not None and data is not None:
@@ -71,15 +65,15 @@ def _root_of(rewriter: CallRewriter, expr: Any) -> tuple[Any, float] | None:
     return None
 
 
-def _inverse_root_of(rewriter: CallRewriter, expr: Any) -> tuple[Any, float] | None:
+def _inverse_root_of(rewriter: CallRewriter, expr: relax.Expr) -> tuple[Any, float] | None:
     """(x, epsilon) if `expr` is 1 / sqrt(mean(x * x) + epsilon); otherwise None."""
     call = rewriter.definition(expr)
     name = operator(call)
-    if name == "relax.divide" and _number(call.args[0]) == 1.0:
+    if name == "relax.divide" and number(call.args[0]) == 1.0:
         return _root_of(rewriter, call.args[1])
     if name == "relax.rsqrt":
         return _root_of(rewriter, relax.op.sqrt(call.args[0]))
-    if name == "relax.power" and _number(call.args[1]) == -0.5:
+    if name == "relax.power" and number(call.args[1]) == -0.5:
         return _root_of(rewriter, relax.op.sqrt(call.args[0]))
     return None
 
@@ -103,7 +97,7 @@ def _normalised(rewriter: CallRewriter, data: Any, squares: tuple[Any, float] | 
     return relax.op.nn.rms_norm(data, ones, [-1], squares[1])
 
 
-def _divide(rewriter: CallRewriter, call: Any) -> Any:
+def _divide(rewriter: CallRewriter, call: relax.Call) -> Any:
     return _normalised(rewriter, call.args[0], _root_of(rewriter, call.args[1]))
 
 
@@ -146,7 +140,7 @@ def _last_axis(norm: Any) -> bool:
     return [axis % rank for axis in integers(norm.attrs.axes)] == [rank - 1]
 
 
-def _along_last(expr: Any, call: Any) -> Any:
+def _along_last(expr: relax.Expr, call: relax.Call) -> Any:
     """The value (1-D) of a constant with one element for each index of the last axis of `call`, or None."""
     value = constant(expr)
     size = call.ty.shape[-1] if len(call.ty.shape) else None

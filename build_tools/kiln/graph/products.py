@@ -32,7 +32,7 @@ def _plain(rewriter: CallRewriter, operand: Any, axes: str) -> tuple[Any, str]:
     return inner.args[0], "".join(before)
 
 
-def _matmul(rewriter: CallRewriter, call: Any) -> Any:
+def _matmul(rewriter: CallRewriter, call: relax.Call) -> Any:
     left, right = call.args
     if constant(left) is not None or constant(right) is not None or call.attrs.out_dtype is not None:
         return None
@@ -57,7 +57,7 @@ def _matmul(rewriter: CallRewriter, call: Any) -> Any:
 
 
 def _transposed(uses: dict[Any, int]) -> Any:
-    def rule(rewriter: CallRewriter, call: Any) -> Any:
+    def rule(rewriter: CallRewriter, call: relax.Call) -> Any:
         """Merge a transpose into the einsum that computes its operand, if nothing else reads the operand."""
         inner = rewriter.definition(call.args[0])
         if operator(inner) != "relax.einsum" or uses.get(call.args[0]) != 1:

@@ -20,16 +20,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from kiln.graph.bindings import (
-    CallRewriter,
-    Rule,
-    const,
-    constant,
-    count_uses,
-    operator,
-    rewrite_calls,
-    shape_of,
-)
+from kiln.extents import shape_of
+from kiln.graph.bindings import CallRewriter, Rule, const, constant, count_uses, operator, rewrite_calls
 
 # Moves of one tensor, the first argument.
 _MOVES = (
@@ -71,14 +63,14 @@ class _Moves:
     def __init__(self, uses: Mapping[Any, int]) -> None:
         self.uses, self.divided = uses, False
 
-    def dequantised(self, rewriter: CallRewriter, expr: Any) -> Any:
+    def dequantised(self, rewriter: CallRewriter, expr: relax.Expr) -> Any:
         """The dequantize of integers of at most 16 bits with one scale that `expr` is bound to, or None."""
         call = rewriter.definition(expr)
         if operator(call) != "relax.dequantize" or str(call.args[0].ty.dtype) not in _QUANTISED:
             return None
         return call if _one_scale(call) else None
 
-    def move(self, rewriter: CallRewriter, call: Any) -> Any:
+    def move(self, rewriter: CallRewriter, call: relax.Call) -> Any:
         """A move of a dequantised tensor → the dequantised move."""
         dequantised = self.dequantised(rewriter, call.args[0]) if _is_move(call) else None
         if dequantised is None:
@@ -86,7 +78,7 @@ class _Moves:
         levels = _on_levels(call, dequantised.args[0], dequantised, exact=True)
         return None if levels is None else _like(dequantised, rewriter.emit(levels))
 
-    def product(self, rewriter: CallRewriter, call: Any) -> Any:
+    def product(self, rewriter: CallRewriter, call: relax.Call) -> Any:
         """A product of vectors of dequantised numbers → the product of matrices of one row or column."""
         shapes, op = [shape_of(operand) for operand in call.args], relax.op
         levels = [rewriter.definition(operand) for operand in call.args]
@@ -100,12 +92,12 @@ class _Moves:
         ]
         return op.reshape(rewriter.emit(op.matmul(*matrices)), call.ty.shape)
 
-    def position(self, rewriter: CallRewriter, call: Any) -> Any:
+    def position(self, rewriter: CallRewriter, call: relax.Call) -> Any:
         """The position of an extreme of a dequantised tensor → that of an extreme of its integers."""
         dequantised = self.dequantised(rewriter, call.args[0])
         return None if dequantised is None else relax.Call(call.op, [dequantised.args[0]], call.attrs)
 
-    def topk(self, rewriter: CallRewriter, call: Any) -> Any:
+    def topk(self, rewriter: CallRewriter, call: relax.Call) -> Any:
         """The greatest or least elements of a dequantised tensor → those of its integers, dequantised."""
         dequantised = self.dequantised(rewriter, call.args[0])
         if dequantised is None:
@@ -118,7 +110,7 @@ class _Moves:
         self.divided = True
         return relax.Tuple([rewriter.emit(_like(dequantised, values)), places])
 
-    def concat(self, rewriter: CallRewriter, call: Any) -> Any:
+    def concat(self, rewriter: CallRewriter, call: relax.Call) -> Any:
         """A concat of tensors with the same quantisation → the dequantised concat."""
         fields = _fields(rewriter, call.args[0])
         dequantised = [self.dequantised(rewriter, field) for field in fields]
@@ -137,7 +129,7 @@ class _Moves:
         moved = relax.Call(call.op, [left.args[0], right.args[0]], call.attrs, call.ty_args)
         return moved if operator(call) in _COMPARISONS else _like(left, rewriter.emit(moved))
 
-    def split(self, rewriter: CallRewriter, call: Any) -> Any:
+    def split(self, rewriter: CallRewriter, call: relax.Call) -> Any:
         """The parts of a dequantised tensor → its dequantised parts."""
         dequantised = self.dequantised(rewriter, call.args[0])
         if dequantised is None:
@@ -147,7 +139,7 @@ class _Moves:
         self.divided = True
         return relax.Tuple([rewriter.emit(_like(dequantised, item)) for item in items])
 
-    def relu(self, rewriter: CallRewriter, call: Any) -> Any:
+    def relu(self, rewriter: CallRewriter, call: relax.Call) -> Any:
         """ReLU of a dequantised tensor → the dequantised maximum with the zero point."""
         dequantised = self.dequantised(rewriter, call.args[0])
         if dequantised is None:
@@ -156,14 +148,14 @@ class _Moves:
         zero = np.asarray(constant(dequantised.args[2])).reshape(-1)[0]
         return _like(dequantised, rewriter.emit(relax.op.maximum(dequantised.args[0], const(zero, dtype))))
 
-    def quantize(self, rewriter: CallRewriter, call: Any) -> Any:
+    def quantize(self, rewriter: CallRewriter, call: relax.Call) -> Any:
         """Quantize of a move that nothing else reads → the move of the quantised tensor."""
         if not _one_scale(call) or str(call.attrs.out_dtype) not in _QUANTISED:
             return None
         quantised = self._quantised(rewriter, call, call.args[0])
         return None if quantised is call else quantised
 
-    def _quantised(self, rewriter: CallRewriter, call: Any, expr: Any) -> Any:
+    def _quantised(self, rewriter: CallRewriter, call: relax.Call, expr: relax.Expr) -> Any:
         """`expr` quantised as `call` does."""
         inner = rewriter.definition(expr)
         real = operator(inner) == "relax.dequantize" and _one_scale(inner) and _same(inner, call)
@@ -206,7 +198,7 @@ def _before_move(rewriter: CallRewriter, call: Any, dtype: str, by: int) -> Any:
     return wide.args[0] if operator(wide) == "relax.astype" else None
 
 
-def _is_float(expr: Any) -> bool:
+def _is_float(expr: relax.Expr) -> bool:
     return str(expr.ty.dtype) == "float32"
 
 
@@ -237,7 +229,7 @@ def _on_levels(call: Any, data: Any, conversion: Any, exact: bool) -> Any:
     return relax.op.nn.pad(data, [int(width) for width in call.attrs.pad_width], "constant", float(level))
 
 
-def _one_scale(call: Any) -> bool:
+def _one_scale(call: relax.Call) -> bool:
     values = [constant(argument) for argument in call.args[1:3]]
     return all(value is not None and value.size == 1 for value in values)
 
@@ -252,12 +244,12 @@ def _same(a: Any, b: Any) -> bool:
     )
 
 
-def _like(call: Any, data: Any) -> Any:
+def _like(call: relax.Call, data: Any) -> Any:
     """`data` dequantised with the scale and zero point of `call`."""
     return relax.op.dequantize(data, call.args[1], call.args[2], 0, str(call.attrs.out_dtype))
 
 
-def _fields(rewriter: CallRewriter, expr: Any) -> list[Any]:
+def _fields(rewriter: CallRewriter, expr: relax.Expr) -> list[Any]:
     definition = rewriter.definition(expr)
     return list(definition.fields) if isinstance(definition, relax.Tuple) else []
 

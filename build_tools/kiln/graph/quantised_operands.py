@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from kiln.graph.bindings import Array, CallRewriter, const, constant, integers, operator, shape_of
+from kiln.extents import shape_of
+from kiln.graph.bindings import Array, CallRewriter, const, constant, integers, operator
 
 _MOVES = ("relax.permute_dims", "relax.reshape", "relax.expand_dims", "relax.squeeze")
 _OF_CONSTANTS = ("relax.permute_dims", "relax.reshape")
@@ -37,7 +38,7 @@ class QuantisedOperand:
 
 
 def dequantised(
-    rewriter: CallRewriter, expr: Any, several: bool = False, types: Container[str] = MOST
+    rewriter: CallRewriter, expr: relax.Expr, several: bool = False, types: Container[str] = MOST
 ) -> QuantisedOperand | None:
     """The tensor of one of `types` that `expr` dequantises; None for others.
 
@@ -72,7 +73,7 @@ class QuantisedWeights:
     rest: Array
 
 
-def constant_weights(rewriter: CallRewriter, expr: Any, channel_axis: int) -> QuantisedWeights | None:
+def constant_weights(rewriter: CallRewriter, expr: relax.Expr, channel_axis: int) -> QuantisedWeights | None:
     """The constant weights that `expr` dequantises, also transposed and reshaped; None for others."""
     moves: list[Any] = []
     call = rewriter.definition(expr)
@@ -123,7 +124,7 @@ def along(numbers: Array, axis: int, rank: int) -> Array:
     return numbers.reshape([-1 if position == axis else 1 for position in range(rank)])
 
 
-def scaled_levels(rewriter: CallRewriter, expr: Any) -> QuantisedOperand | None:
+def scaled_levels(rewriter: CallRewriter, expr: relax.Expr) -> QuantisedOperand | None:
     """A dequantised tensor with one scale, also multiplied by a number and moved, as its levels; else None.
 
     Gemm multiplies its left operand by alpha, and attention a query by a factor.

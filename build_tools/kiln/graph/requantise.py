@@ -22,7 +22,16 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from kiln.graph.bindings import Array, CallRewriter, const, constant, count_uses, operator, rewrite_calls
+from kiln.graph.bindings import (
+    Array,
+    CallRewriter,
+    const,
+    constant,
+    count_uses,
+    number,
+    operator,
+    rewrite_calls,
+)
 
 _LIMITS = {"relax.maximum": relax.op.maximum, "relax.minimum": relax.op.minimum}
 _WHOLE = 1e-3  # greatest distance of bias / scale from a whole number
@@ -40,23 +49,18 @@ class _Chain:
     limits: list[tuple[str, float]]
 
 
-def _number(expr: Any) -> float | None:
-    value = constant(expr)
-    return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
-
-
 class _Requantise:
     """The rule; `uses`: number of readers of each variable."""
 
     def __init__(self, uses: Mapping[Any, int]) -> None:
         self.uses = uses
 
-    def _single(self, rewriter: CallRewriter, expr: Any) -> Any:
+    def _single(self, rewriter: CallRewriter, expr: relax.Expr) -> Any:
         """The call that `expr` is bound to if nothing else reads it, else None."""
         alone = isinstance(expr, relax.Var) and self.uses.get(expr, 0) == 1
         return rewriter.definition(expr) if alone else None
 
-    def _chain(self, rewriter: CallRewriter, expr: Any) -> _Chain | None:
+    def _chain(self, rewriter: CallRewriter, expr: relax.Expr) -> _Chain | None:
         """The epilogue that ends in `expr`, or None."""
         limits: list[tuple[str, float]] = []
         call = self._single(rewriter, expr)
@@ -68,7 +72,7 @@ class _Requantise:
                 limits.append(("relax.maximum", float(call.args[1].value)))
                 limits.append(("relax.minimum", float(call.args[2].value)))
             else:
-                level = _number(call.args[1])
+                level = number(call.args[1])
                 if level is None:
                     return None
                 limits.append((name, level))
@@ -90,9 +94,9 @@ class _Requantise:
             return None
         return _Chain(cast.args[0], scale, bias, limits[::-1])
 
-    def __call__(self, rewriter: CallRewriter, call: Any) -> Any:
+    def __call__(self, rewriter: CallRewriter, call: relax.Call) -> Any:
         """relax.quantize of an integer sum's epilogue → one multiplication and quantize with scale 1."""
-        level, zero = _number(call.args[1]), _number(call.args[2])
+        level, zero = number(call.args[1]), number(call.args[2])
         dtype = str(call.attrs.out_dtype)
         if level is None or zero is None or dtype not in _TYPES:
             return None

@@ -33,7 +33,7 @@ def same_shape(shape: Any, other: Any) -> bool:
     )
 
 
-def _reshaped(rewriter: CallRewriter, expr: Any) -> Any:
+def _reshaped(rewriter: CallRewriter, expr: relax.Expr) -> Any:
     """The operand of `expr` if `expr` is a reshape that keeps the last axis; otherwise None."""
     inner = rewriter.definition(expr)
     if operator(inner) != "relax.reshape":
@@ -45,7 +45,7 @@ def _reshaped(rewriter: CallRewriter, expr: Any) -> Any:
     return data
 
 
-def _from_matmul(rewriter: CallRewriter, expr: Any) -> bool:
+def _from_matmul(rewriter: CallRewriter, expr: relax.Expr) -> bool:
     """Whether `expr` is computed from a matmul or convolution by elementwise operators."""
     while True:
         inner = rewriter.definition(expr)
@@ -57,27 +57,27 @@ def _from_matmul(rewriter: CallRewriter, expr: Any) -> bool:
         expr = inner.args[0] if name in _UNARY or constant(inner.args[0]) is None else inner.args[1]
 
 
-def _again(call: Any, operands: list[Any]) -> Any:
+def _again(call: relax.Call, operands: list[Any]) -> Any:
     return relax.Call(call.op, [*operands, *call.args[len(operands) :]], call.attrs)
 
 
-def _then_reshape(rewriter: CallRewriter, call: Any, operands: list[Any]) -> Any:
+def _then_reshape(rewriter: CallRewriter, call: relax.Call, operands: list[Any]) -> Any:
     """`call` on other operands, followed by a reshape to the shape of `call`."""
     return relax.op.reshape(rewriter.emit(_again(call, operands)), relax.ShapeExpr(list(call.ty.shape)))
 
 
-def _unary(rewriter: CallRewriter, call: Any) -> Any:
+def _unary(rewriter: CallRewriter, call: relax.Call) -> Any:
     data = _reshaped(rewriter, call.args[0])
     return None if data is None else _then_reshape(rewriter, call, [data])
 
 
-def along_last(expr: Any) -> bool:
+def along_last(expr: relax.Expr) -> bool:
     """Whether `expr` is a constant with one element, or with one for each index of the last axis."""
     value = constant(expr)
     return value is not None and value.size == (1 if not value.ndim else value.shape[-1])
 
 
-def _flat(expr: Any, rank: int) -> Any:
+def _flat(expr: relax.Expr, rank: int) -> Any:
     """The constant `expr`, for which along_last is true, with one axis if it has more than `rank`."""
     value = constant(expr)
     assert value is not None
@@ -94,7 +94,7 @@ def _is_one_where_they_differ(before: Any, after: Any, other: Any) -> bool:
     )
 
 
-def _binary(rewriter: CallRewriter, call: Any) -> Any:
+def _binary(rewriter: CallRewriter, call: relax.Call) -> Any:
     left, right = call.args
     inner = [_reshaped(rewriter, operand) for operand in (left, right)]
     for index in range(2):
@@ -129,7 +129,7 @@ def _rows(rewriter: CallRewriter, call: Any) -> Any:
     return relax.op.reshape(rewriter.emit(make(data, -1)), relax.ShapeExpr(list(call.ty.shape)))
 
 
-def _reshape(rewriter: CallRewriter, call: Any) -> Any:
+def _reshape(rewriter: CallRewriter, call: relax.Call) -> Any:
     inner = rewriter.definition(call.args[0])
     data = inner.args[0] if operator(inner) == "relax.reshape" else call.args[0]
     if same_shape(data.ty.shape, call.ty.shape):
@@ -137,7 +137,7 @@ def _reshape(rewriter: CallRewriter, call: Any) -> Any:
     return None if data.same_as(call.args[0]) else relax.op.reshape(data, call.args[1])
 
 
-def _matmul(rewriter: CallRewriter, call: Any) -> Any:
+def _matmul(rewriter: CallRewriter, call: relax.Call) -> Any:
     """Move a reshape from before a dense layer to after it."""
     data = _reshaped(rewriter, call.args[0])
     weights = constant(call.args[1])

@@ -16,14 +16,15 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from kiln.graph.bindings import CallRewriter, integers, rewrite_calls, shape_of
+from kiln.extents import shape_of
+from kiln.graph.bindings import CallRewriter, integers, rewrite_calls
 
 # Pixels of fewer channels are not vectors of their own.
 _FEW_CHANNELS = 8
 _LEAST_GAIN = 2  # reads of one window over reads of two
 
 
-def _max_pool(rewriter: CallRewriter, call: Any) -> Any:
+def _max_pool(rewriter: CallRewriter, call: relax.Call) -> Any:
     attrs, x = call.attrs, call.args[0]
     if (str(attrs.layout), str(attrs.out_layout)) != ("NHWC", "NHWC"):
         return None

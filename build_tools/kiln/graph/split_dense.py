@@ -62,7 +62,7 @@ class _Splitter:
     def __init__(self, uses: dict[Any, int]) -> None:
         self.uses = uses
 
-    def dense(self, rewriter: CallRewriter, expr: Any, readers: int) -> Dense | None:
+    def dense(self, rewriter: CallRewriter, expr: relax.Expr, readers: int) -> Dense | None:
         """The dense layer that computes `expr`; None if there is none or `expr` has not `readers` reads."""
         if self.uses.get(expr) != readers or not len(expr.ty.shape):
             return None
@@ -91,7 +91,7 @@ class _Splitter:
                     return replace(dense, bias=bias)
         return None
 
-    def split(self, rewriter: CallRewriter, call: Any) -> Any:
+    def split(self, rewriter: CallRewriter, call: relax.Call) -> Any:
         """Rule for relax.split along the last axis of a dense layer."""
         rank = len(call.args[0].ty.shape)
         if int(call.attrs.axis) % rank != rank - 1:
@@ -106,7 +106,7 @@ class _Splitter:
             begin += width
         return relax.Tuple(pieces)
 
-    def take(self, rewriter: CallRewriter, call: Any) -> Any:
+    def take(self, rewriter: CallRewriter, call: relax.Call) -> Any:
         """Rule for relax.take(…, i, axis) of a reshaped, perhaps transposed, dense layer."""
         index, axis = constant(call.args[1]), call.attrs.axis
         data = call.args[0]

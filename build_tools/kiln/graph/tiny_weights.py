@@ -30,7 +30,7 @@ def without_tiny(weights: Array) -> Array | None:
     return np.where(tiny, np.float32(0), weights)
 
 
-def _replaced(rewriter: CallRewriter, call: Any) -> Any:
+def _replaced(rewriter: CallRewriter, call: relax.Call) -> Any:
     operands = list(call.args)
     changed = False
     for position, operand in enumerate(operands):

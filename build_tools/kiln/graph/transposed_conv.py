@@ -20,7 +20,8 @@ import numpy as np
 from tvm import relax, sym
 
 from kiln.config.sizes import ceil_div
-from kiln.graph.bindings import Array, CallRewriter, as_size, const, constant, integers, shape_of
+from kiln.extents import extent, shape_of
+from kiln.graph.bindings import Array, CallRewriter, const, constant, integers
 from kiln.graph.conv3d import Window, conv2d, conv3d
 
 # Emits a convolution of data of NHWC, or NDHWC, with a kernel.
@@ -55,10 +56,10 @@ def _phases(weights: Array, strides: list[int], groups: int) -> tuple[Array, lis
 
 
 def _known(size: Any) -> Any:
-    return size if isinstance(size, int) else as_size(sym.Analyzer().simplify(size))
+    return size if isinstance(size, int) else extent(sym.Analyzer().simplify(size))
 
 
-def window_of(call: Any) -> TransposedWindow:
+def window_of(call: relax.Call) -> TransposedWindow:
     """The window of a call whose result has the spatial axes last; a line is an image of height 1."""
     attrs, out = call.attrs, shape_of(call)[2:]
     one, zero = ([1], [0]) if len(out) == 1 else ([], [])
@@ -70,7 +71,7 @@ def window_of(call: Any) -> TransposedWindow:
     )
 
 
-def conv2d_transpose(rewriter: CallRewriter, call: Any) -> Any:
+def conv2d_transpose(rewriter: CallRewriter, call: relax.Call) -> Any:
     """Rewrite one nn.conv2d_transpose of layout NCHW with constant weights; None for others."""
     attrs, weights = call.attrs, constant(call.args[1])
     if str(attrs.data_layout) != "NCHW" or str(attrs.kernel_layout) != "IOHW" or weights is None:
@@ -80,7 +81,7 @@ def conv2d_transpose(rewriter: CallRewriter, call: Any) -> Any:
     return None if result is None else relax.op.permute_dims(result, [0, 3, 1, 2])
 
 
-def conv1d_transpose(rewriter: CallRewriter, call: Any) -> Any:
+def conv1d_transpose(rewriter: CallRewriter, call: relax.Call) -> Any:
     """Rewrite one nn.conv1d_transpose of layout NCW with constant weights; None for others."""
     attrs, weights = call.attrs, constant(call.args[1])
     if str(attrs.data_layout) != "NCW" or str(attrs.kernel_layout) != "IOW" or weights is None:
@@ -96,7 +97,7 @@ def conv1d_transpose(rewriter: CallRewriter, call: Any) -> Any:
     return relax.op.permute_dims(line, [0, 2, 1])
 
 
-def conv3d_transpose(rewriter: CallRewriter, call: Any) -> Any:
+def conv3d_transpose(rewriter: CallRewriter, call: relax.Call) -> Any:
     """Rewrite one nn.conv3d_transpose of layout NCDHW with constant weights; None for others."""
     attrs, weights = call.attrs, constant(call.args[1])
     if str(attrs.data_layout) != "NCDHW" or str(attrs.kernel_layout) != "IODHW" or weights is None:
@@ -197,7 +198,7 @@ class TransposedWindow:
 
 
 def interleaved(
-    rewriter: CallRewriter, call: Any, data: Any, weights: Array, transposed: TransposedWindow,
+    rewriter: CallRewriter, call: relax.Call, data: Any, weights: Array, transposed: TransposedWindow,
     convolve: Convolve | None = None, covers: bool = False,
 ) -> Any:  # fmt: skip
     """The result (N, *out, O) of `call` on data (N, *size, I) with weights (I, O / groups, *K).

@@ -14,14 +14,14 @@ from tvm import relax
 from kiln.graph.bindings import CallRewriter, integers, operator, rewrite_calls, static_shape
 
 
-def _axes(call: Any) -> list[int]:
+def _axes(call: relax.Call) -> list[int]:
     rank = len(call.ty.shape)
     if call.attrs.axes is None:
         return list(range(rank))[::-1]
     return [axis % rank for axis in integers(call.attrs.axes)]
 
 
-def padded(call: Any, data: Any, axes: list[int]) -> Any:
+def padded(call: relax.Call, data: Any, axes: list[int]) -> Any:
     """`data` with the padding of `call`, where the data of `call` are the transpose of `data` to `axes`."""
     widths = integers(call.attrs.pad_width)
     moved = [0] * len(widths)
@@ -30,11 +30,11 @@ def padded(call: Any, data: Any, axes: list[int]) -> Any:
     return relax.op.nn.pad(data, moved, str(call.attrs.pad_mode), float(call.attrs.pad_value))
 
 
-def _is_static(expr: Any) -> bool:
+def _is_static(expr: relax.Expr) -> bool:
     return all(isinstance(size, tvm.tirx.IntImm) for size in expr.ty.shape)
 
 
-def _transpose(rewriter: CallRewriter, call: Any) -> Any:
+def _transpose(rewriter: CallRewriter, call: relax.Call) -> Any:
     data, axes = call.args[0], _axes(call)
     inner = rewriter.definition(data)
     if operator(inner) == "relax.permute_dims":
@@ -50,7 +50,7 @@ def _transpose(rewriter: CallRewriter, call: Any) -> Any:
     return relax.op.permute_dims(data, axes)
 
 
-def _reshape(rewriter: CallRewriter, call: Any) -> Any:
+def _reshape(rewriter: CallRewriter, call: relax.Call) -> Any:
     data = call.args[0]
     inner = rewriter.definition(data)
     if operator(inner) == "relax.reshape":

@@ -74,7 +74,7 @@ class _Rounding:
         }
         return rewrite_calls(mod, rules)
 
-    def _replaced(self, call: Any, position: int, scaled: str) -> Any:
+    def _replaced(self, call: tvm.ir.Call, position: int, scaled: str) -> Any:
         """`call` with rounded weights, or None; `scaled`: whether each column or each row has a scale."""
         value = constant(call.args[position])
         if value is None or str(value.dtype) != "float32" or value.nbytes < LEAST or value.ndim < 2:

@@ -35,15 +35,13 @@ from kiln.kernels.operators.added import added_operator
 from kiln.kernels.stored_parameters import with_stored_parameters
 from kiln.opinfo.attach import OpInfo
 from kiln.params.encodings import Encoding
-from kiln.tir.builder import Kernel, Machine
+from kiln.tir.builder import Kernel, KernelAndBuffers, Machine
 from kiln.tir.fused import Fused, Nest, NotSimple
 from kiln.tir.stored import tables
 from kiln.tir.symbols import NO_RANGES, SymbolRanges
 from kiln.tir.view import TensorView
 
 NO_ENCODINGS: Mapping[int, Encoding] = MappingProxyType({})
-
-KernelAndBuffers = tuple[Kernel, list[Any]]
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ def macs_of(func: tirx.PrimFunc, ranges: SymbolRanges) -> int:
         return 0
 
 
-def _is_elementwise(fused: Fused, buffer: Any, last: Nest) -> bool:
+def _is_elementwise(fused: Fused, buffer: tirx.Buffer, last: Nest) -> bool:
     """Whether no nest between that of `buffer` and `last` is a reduction, as in an argmax.
 
     Each element of `last` can then be computed from one element of `buffer`.

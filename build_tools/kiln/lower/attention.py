@@ -17,6 +17,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from kiln.extents import extent
 from kiln.graph.bindings import constant, count_uses, operator
 from kiln.kernels.cpu import attention
 from kiln.kernels.cpu.attention_nests import GUARD, PRODUCTS, SOFTMAX, read_attention
@@ -27,7 +28,7 @@ from kiln.lower.dims import Dims
 from kiln.opinfo import attach
 from kiln.params.store import Tensors
 from kiln.tir.fused import Fused, NotSimple
-from kiln.tir.symbols import NO_RANGES, extent, is_dynamic, variables
+from kiln.tir.symbols import NO_RANGES, is_dynamic, variables
 
 # Scores with such a number added have no weight beside others.
 _HIDDEN = -1e4
@@ -180,7 +181,11 @@ def _merged_on_gpu(mod: tvm.IRModule, dims: Dims, params: Tensors) -> tvm.IRModu
 def _of_computed(
     mod: tvm.IRModule, candidates: list[Chain], is_computed: Callable[[tvm.tirx.PrimFunc], bool]
 ) -> tuple[tvm.IRModule, dict[str, Chain]]:
-    """`mod` with one call for each candidate whose function `is_computed`, and these by function."""
+    """`mod` with one call for each candidate whose merged function `is_computed`.
+
+    Returns these candidates, too, by the name of their function. Candidates that are not computed are left
+    out, and the others merged again.
+    """
     while candidates:
         result, names = _merged(mod, candidates)
         by_name = dict(zip(names, candidates, strict=True))

@@ -14,16 +14,17 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from kiln.graph.bindings import CallRewriter, rewrite_calls, shape_of
+from kiln.extents import shape_of
+from kiln.graph.bindings import CallRewriter, rewrite_calls
 from kiln.graph.convolutions import conv2d_nhwc
 
 _LEAST_GAIN = 4  # vectors of groups alone over vectors of repeated channels
 
 
 def channel_multipliers(lanes: int) -> Any:
-    """The pass for vectors of `lanes` float32."""
+    """Repeat the channels of depthwise convolutions with multipliers, for vectors of `lanes` float32."""
 
-    def rule(rewriter: CallRewriter, call: Any) -> Any:
+    def rule(rewriter: CallRewriter, call: relax.Call) -> Any:
         attrs, (data, kernel) = call.attrs, call.args
         if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NHWC", "HWIO"):
             return None

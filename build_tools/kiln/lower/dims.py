@@ -40,14 +40,14 @@ class Dims:
                 self._values[variable] = part_of(dim["dim"], divide)
                 self._multiples[dim["dim"]] = divide
 
-    def size(self, expr: Any, values: Mapping[Any, SizeExpr] | None = None) -> SizeExpr:
+    def size(self, expr: relax.Expr, values: Mapping[Any, SizeExpr] | None = None) -> SizeExpr:
         """Convert `expr`, an expression of the variables of main or of the keys of `values`, to a size.
 
         Raises ValueError for an expression that sizes cannot represent.
         """
         return to_size(expr, self._values if values is None else values, self._multiples)
 
-    def greatest(self, expr: Any) -> int:
+    def greatest(self, expr: relax.Expr) -> int:
         """The greatest value of a size in main; the greatest int64 where the size cannot be computed."""
         try:
             return sizes.bounds(self.size(expr), self.box)[1]

@@ -23,7 +23,7 @@ class Externals:
         self._about = json.loads(str((mod.attrs or {}).get("kiln.externals", "{}")))
         self._copies: dict[str, str] = {}  # input → its copy with slack, which libraries read
 
-    def add(self, call: Any, inputs: list[str], numbers: list[Any]) -> str:
+    def add(self, call: tvm.ir.Call, inputs: list[str], numbers: list[Any]) -> str:
         """Add the step of the `call_dps_packed` `call`; returns the tensor name of its result.
 
         `inputs`: names of tensors. `numbers`: sizes, the number of tasks if the function is parallel, and the

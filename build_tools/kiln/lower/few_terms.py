@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from kiln.graph.bindings import Array, CallRewriter, integers, shape_of
+from kiln.extents import shape_of
+from kiln.graph.bindings import Array, CallRewriter, integers
 
 # Most terms of a sum, and least results for each: a row is written and read once more. Measured on Emerald
 # Rapids: with 51 results 2.3 times as fast, with 3 1.3 to 3.8 times, with 2 as fast or 0.8 times with SSE.
@@ -22,7 +23,7 @@ _MOST_TERMS, _RESULTS_OF_TERM = 32, 16
 _RESULTS_BY_ISA = {"sse4": 3, "avx2": 2, "avx512": 2}
 
 
-def suits(kernel: Array, call: Any, isa: str) -> bool:
+def suits(kernel: Array, call: relax.Call, isa: str) -> bool:
     """Whether rows pay on processors of `isa` for the conv2d `call` of NHWC with `kernel` (HWIO).
 
     They are for convolutions without groups, of fixed sizes.
@@ -36,7 +37,7 @@ def suits(kernel: Array, call: Any, isa: str) -> bool:
     return 1 < terms <= _MOST_TERMS and kernel.shape[3] >= fewest
 
 
-def rows_of_terms(rewriter: CallRewriter, x: Any, kernel: Array, call: Any) -> tuple[Any, Array]:
+def rows_of_terms(rewriter: CallRewriter, x: Any, kernel: Array, call: relax.Call) -> tuple[Any, Array]:
     """The rows (N, terms, height, width) of x (N, C, H, W), and the weights (O, terms) of `call`."""
     strides, dilation = integers(call.attrs.strides), integers(call.attrs.dilation)
     sizes = [int(size) for size in shape_of(call)[1:3]]

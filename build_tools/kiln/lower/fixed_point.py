@@ -30,17 +30,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from kiln.graph.bindings import (
-    Array,
-    CallRewriter,
-    Rule,
-    const,
-    constant,
-    integers,
-    operator,
-    rewrite_calls,
-    shape_of,
-)
+from kiln.extents import shape_of
+from kiln.graph.bindings import Array, CallRewriter, Rule, const, constant, integers, operator, rewrite_calls
 from kiln.kernels.operators.pooling import MOST_POOLED
 from kiln.lower.integer_resizes import bilinear, nearest
 from kiln.lower.linear_sums import (
@@ -85,7 +76,7 @@ def fixed_point(mod: tvm.IRModule) -> tvm.IRModule:
     return relax.transform.DeadCodeElimination()(rewrite_calls(mod, rules))
 
 
-def _average(rewriter: CallRewriter, call: Any) -> Any:
+def _average(rewriter: CallRewriter, call: relax.Call) -> Any:
     """The average pooling of raw levels m, stored as trunc(m + 0.5 sign(m)): on integers."""
     dtype = str(call.ty.dtype)
     total = rewriter.definition(call.args[0])
@@ -109,7 +100,7 @@ def _average(rewriter: CallRewriter, call: Any) -> Any:
     )  # fmt: skip
 
 
-def _quantize(rewriter: CallRewriter, call: Any) -> Any:
+def _quantize(rewriter: CallRewriter, call: relax.Call) -> Any:
     scale, zero = constant(call.args[1]), constant(call.args[2])
     dtype = str(call.ty.dtype)
     if scale is None or zero is None or scale.size != 1 or zero.size != 1 or dtype not in LEVELS:
@@ -138,7 +129,7 @@ def _lookup(rewriter: CallRewriter, table: Array, data: Any, first: int) -> Any:
     return relax.op.take(const(table, str(table.dtype)), index, axis=0, mode="clip")
 
 
-def _table(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: str) -> Any:
+def _table(rewriter: CallRewriter, expr: relax.Expr, step: float, level: int, dtype: str) -> Any:
     leaf: list[tuple[Any, float, int]] = []
 
     def value(node: Any) -> Array | None:
@@ -180,7 +171,7 @@ def _table(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: st
     return _lookup(rewriter, _levels(values, step, level, dtype), data, BYTES[str(data.ty.dtype)][0])
 
 
-def _softmax(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: str) -> Any:
+def _softmax(rewriter: CallRewriter, expr: relax.Expr, step: float, level: int, dtype: str) -> Any:
     call = rewriter.definition(expr)
     if operator(call) != "relax.nn.softmax":
         return None
@@ -218,7 +209,7 @@ def _stored(rewriter: CallRewriter, total: Any, level: int, low: int, high: int,
     return op.astype(limited, dtype)
 
 
-def _sum(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: str) -> Any:
+def _sum(rewriter: CallRewriter, expr: relax.Expr, step: float, level: int, dtype: str) -> Any:
     linear = read_sum(rewriter, expr)
     if linear is None or not 1 <= len(linear.terms) <= 2 or not np.isfinite(linear.bias).all():
         return None
@@ -246,7 +237,7 @@ def _sum(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: str)
     return _stored(rewriter, narrow, level_left, low, high, dtype)
 
 
-def _covers(linear_sum: LinearSum, expr: Any) -> bool:
+def _covers(linear_sum: LinearSum, expr: relax.Expr) -> bool:
     """Whether the sum has the shape of `expr`: each of its terms, or, with static shapes, its terms and
     constants broadcast."""
     shapes: list[Any] = [shape_of(term.data) for term in linear_sum.terms]

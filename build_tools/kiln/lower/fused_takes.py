@@ -21,7 +21,7 @@ _NUMBERS = {name: number for number, name in KINDS.items()}
 
 
 def fused_takes(mod: tvm.IRModule) -> tvm.IRModule:
-    """The pass; runs after AnnotateTIROpPattern and before fusion."""
+    """Mark takes as injective to fusion; runs after AnnotateTIROpPattern and before fusion."""
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
     calls = {one.var: one.value for one in bindings if operator(one.value) == "relax.call_tir"}
     readers: dict[Any, list[Any]] = {}

@@ -22,7 +22,8 @@ from tvm import relax, tirx
 
 from kiln.config import sizes
 from kiln.errors import KilnError
-from kiln.graph.bindings import CallRewriter, constant, operator, rewrite_calls, shape_of
+from kiln.extents import shape_of
+from kiln.graph.bindings import CallRewriter, constant, operator, rewrite_calls
 from kiln.lower.dims import Dims
 from kiln.tir.symbols import product
 
@@ -105,7 +106,7 @@ def _may_be_empty(dims: Dims, size: Any) -> bool:
         return True
 
 
-def _indices(rewriter: CallRewriter, expr: Any) -> _Indices:
+def _indices(rewriter: CallRewriter, expr: relax.Expr) -> _Indices:
     """`expr` as `_Indices`: without the casts and the handling of negative indices that are recognised.
 
     Negative indices are handled as where(i < 0, i + size, i).

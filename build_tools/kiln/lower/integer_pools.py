@@ -38,7 +38,7 @@ def integer_pools(mod: tvm.IRModule, raw: bool = True) -> tvm.IRModule:
     return relax.transform.DeadCodeElimination()(rewrite_calls(mod, dict.fromkeys(_POOLS, rule)))
 
 
-def _pool(rewriter: CallRewriter, call: Any, raw: bool) -> Any:
+def _pool(rewriter: CallRewriter, call: relax.Call, raw: bool) -> Any:
     attrs = call.attrs
     levels = _levels(rewriter, call.args[0], raw)
     if levels is None:
@@ -55,7 +55,7 @@ def _pool(rewriter: CallRewriter, call: Any, raw: bool) -> Any:
     return pooled
 
 
-def _levels(rewriter: CallRewriter, expr: Any, raw: bool) -> tuple[Any, float, int] | None:
+def _levels(rewriter: CallRewriter, expr: relax.Expr, raw: bool) -> tuple[Any, float, int] | None:
     """(levels, scale, zero point) of a dequantised or converted tensor, also moved; else None."""
     call = rewriter.definition(expr)
     if operator(call) in _MOVES:

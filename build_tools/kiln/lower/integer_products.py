@@ -20,7 +20,8 @@ import tvm
 import tvm_ffi
 from tvm import relax, te, tirx
 
-from kiln.graph.bindings import CallRewriter, const, constant, operator, rewrite_calls, shape_of
+from kiln.extents import shape_of
+from kiln.graph.bindings import CallRewriter, const, constant, operator, rewrite_calls
 from kiln.graph.quantised_operands import MOST, scaled_levels
 from kiln.lower.dims import Dims
 from kiln.opinfo import attach
@@ -45,7 +46,7 @@ def integer_products(model: str) -> Callable[[tvm.IRModule], tvm.IRModule]:
     return run
 
 
-def _levels(rewriter: CallRewriter, expr: Any) -> tuple[Any, float, int] | None:
+def _levels(rewriter: CallRewriter, expr: relax.Expr) -> tuple[Any, float, int] | None:
     """(data, scale, zero point) of dequantised activations with one scale; else None."""
     levels = scaled_levels(rewriter, expr)
     if levels is None or constant(rewriter.definition(levels.data)) is not None:
@@ -108,7 +109,7 @@ def _same(size: Any, other: Any) -> bool:
     return bool(tvm_ffi.structural_equal(size, other))
 
 
-def _product(rewriter: CallRewriter, call: Any, reach: Reach) -> Any:
+def _product(rewriter: CallRewriter, call: relax.Call, reach: Reach) -> Any:
     found = _product_of(call) if str(call.ty.dtype) == "float32" else None
     if found is None:
         return None

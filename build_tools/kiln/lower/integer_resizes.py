@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from kiln.graph.bindings import Array, CallRewriter, const, operator, shape_of
+from kiln.extents import shape_of
+from kiln.graph.bindings import Array, CallRewriter, const, operator
 from kiln.lower.linear_sums import BYTES, LEVELS, dequantised
 
 _BITS = 11  # of a weight: two of them and a level have 30
@@ -22,7 +23,7 @@ _MODES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 _MOST_PLACES = 1 << 15
 
 
-def nearest(rewriter: CallRewriter, call: Any) -> Any:
+def nearest(rewriter: CallRewriter, call: relax.Call) -> Any:
     """Look-ups by constants for an image.resize2d of integers to the nearest neighbours; else None."""
     if str(call.attrs.method) != "nearest_neighbor" or str(call.args[0].ty.dtype) not in LEVELS:
         return None
@@ -45,7 +46,7 @@ def nearest(rewriter: CallRewriter, call: Any) -> Any:
     return result
 
 
-def _of_dynamic_sizes(rewriter: CallRewriter, call: Any, rounding: str) -> Any:
+def _of_dynamic_sizes(rewriter: CallRewriter, call: relax.Call, rounding: str) -> Any:
     """The nearest neighbours in an image of which a size is dynamic; None for another layout or mode."""
     layout, mode, shape = (
         str(call.attrs.layout),
@@ -88,7 +89,7 @@ def _place(index: Any, size: Any, count: Any, mode: str, rounding: str) -> Any:
     return tirx.Select(count == 1, index, place) if mode == "pytorch_half_pixel" else place
 
 
-def bilinear(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: str) -> Any:
+def bilinear(rewriter: CallRewriter, expr: relax.Expr, step: float, level: int, dtype: str) -> Any:
     """A dequantised image, resized linearly, on the integers of its grid `step`, `level`; else None."""
     call = rewriter.definition(expr)
     if operator(call) != "relax.image.resize2d" or str(call.attrs.method) != "linear":
@@ -115,7 +116,7 @@ def bilinear(rewriter: CallRewriter, expr: Any, step: float, level: int, dtype: 
     return op.astype(rounded, dtype)
 
 
-def _axes(call: Any) -> list[tuple[int, int, int]] | None:
+def _axes(call: relax.Call) -> list[tuple[int, int, int]] | None:
     """The axes of height and width with their sizes before and after; None where these are not known."""
     layout, attrs = str(call.attrs.layout), call.attrs
     before, after = shape_of(call.args[0]), shape_of(call)

@@ -30,12 +30,12 @@ _BYTES = ("int8", "uint8")
 
 
 def integer_weights(mod: tvm.IRModule) -> tvm.IRModule:
-    """The pass."""
+    """Store constant weights of 8-bit products as tensor cores read them, and their activations as int8."""
     mod = rewrite_calls(mod, {"relax.nn.conv2d": _conv2d, "relax.matmul": _matmul})
     return relax.transform.DeadCodeElimination()(mod)
 
 
-def _operands(rewriter: CallRewriter, call: Any) -> tuple[Any, Array] | None:
+def _operands(rewriter: CallRewriter, call: relax.Call) -> tuple[Any, Array] | None:
     """Activations and weights of a product of 8-bit numbers with 32-bit sums; None for other calls."""
     weights = constant(rewriter.definition(call.args[1]))
     if weights is None or str(call.ty.dtype) != "int32" or str(weights.dtype) not in _BYTES:
@@ -62,7 +62,7 @@ def _with_sums(rewriter: CallRewriter, product: Any, weights: Array, axes: tuple
     return relax.op.add(rewriter.emit(product), const(sums.reshape(shape), "int32"))
 
 
-def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
+def _conv2d(rewriter: CallRewriter, call: relax.Call) -> Any:
     attrs, operands = call.attrs, _operands(rewriter, call)
     layouts = str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout)
     if operands is None or layouts != ("NHWC", "HWIO", "NHWC") or int(attrs.groups) != 1:
@@ -86,7 +86,7 @@ def _conv2d(rewriter: CallRewriter, call: Any) -> Any:
     return _with_sums(rewriter, product, weights, (0, 1, 2), 4) if moved else product
 
 
-def _matmul(rewriter: CallRewriter, call: Any) -> Any:
+def _matmul(rewriter: CallRewriter, call: relax.Call) -> Any:
     operands, rank = _operands(rewriter, call), len(call.args[0].ty.shape)
     if operands is None or operands[1].ndim != 2 or rank < 2 or operands[1].shape[1] < LEAST:
         return None

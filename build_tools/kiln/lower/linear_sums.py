@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from kiln.graph.bindings import Array, CallRewriter, const, constant, integers, operator, shape_of
+from kiln.extents import shape_of
+from kiln.graph.bindings import Array, CallRewriter, const, constant, integers, operator
 
 _ERROR = 0.01  # of a level, most that sums in 32 bits may add
 _MINUS = np.array(-1.0)
@@ -48,7 +49,7 @@ class LinearSum:
 
 
 def dequantised(
-    rewriter: CallRewriter, expr: Any, types: Container[str] = BYTES
+    rewriter: CallRewriter, expr: relax.Expr, types: Container[str] = BYTES
 ) -> tuple[Any, float, int] | None:
     """(data, scale, zero point) of a dequantised tensor with one scale, of one of `types`; else None."""
     call = rewriter.definition(expr)
@@ -66,7 +67,7 @@ def _levels_of(data: Any, scale: float) -> Term:
     return Term(data, np.array(scale), max(-least, most))
 
 
-def read_sum(rewriter: CallRewriter, expr: Any) -> LinearSum | None:
+def read_sum(rewriter: CallRewriter, expr: relax.Expr) -> LinearSum | None:
     """The sum that `expr` computes; None for an expression that is not a sum."""
     leaf = dequantised(rewriter, expr, LEVELS)
     if leaf is not None:
@@ -127,7 +128,7 @@ def _mean(rewriter: CallRewriter, call: Any) -> LinearSum | None:
     return LinearSum((replace(term, data=total, bound=term.bound * count),), bias)
 
 
-def _matmul(rewriter: CallRewriter, call: Any) -> LinearSum | None:
+def _matmul(rewriter: CallRewriter, call: relax.Call) -> LinearSum | None:
     """A matmul of dequantised tensors that no kernel of 8-bit operands computes, such as unlike batches."""
     parts = [_operand(rewriter, argument) for argument in call.args]
     terms = (shape_of(call.args[0]) or ())[-1:]
@@ -141,7 +142,7 @@ def _matmul(rewriter: CallRewriter, call: Any) -> LinearSum | None:
     return LinearSum((Term(product, first.factor * second.factor, bound),), np.array(0.0))
 
 
-def _operand(rewriter: CallRewriter, expr: Any) -> Term | None:
+def _operand(rewriter: CallRewriter, expr: relax.Expr) -> Term | None:
     """The levels less their zero point of a dequantised 8-bit tensor, whose axes may be permuted."""
     call = rewriter.definition(expr)
     axes = integers(call.attrs.axes) if operator(call) == "relax.permute_dims" and call.attrs.axes else None

@@ -46,12 +46,14 @@ def llvm_options(target: Target) -> list[str]:
         # LLVM compiles vectors of up to so many bits to SVE's instructions on that many lanes.
         return [f"-aarch64-sve-vector-bits-min:uint={target.vector.bits}"]
     if target.vector.isa == "neon" and target.vector.registers < 32:
-        # Of a loop that it unrolls, LLVM loads the operands of several rounds ahead, and spills sums: 4.4 to
-        # 5.4 instructions for a product of 4 floats, with fused multiply-add, where the loop has 2.1 to 2.6.
+        # Of a loop that it unrolls, LLVM loads the operands of several iterations ahead, and spills sums: 4.4
+        # to 5.4 instructions for a product of 4 floats, with fused multiply-add, where the loop has 2.1 to
+        # 2.6.
         return ["-unroll-threshold-aggressive:uint=80"]
     if target.vector.isa == "none" and target.arch == "riscv64":
         return ["-unroll-threshold-aggressive:uint=80"]  # likewise, of the tiles of 2 x 4 sums
-    # Without vectors a loop of few rounds gains little from being unrolled, and with few registers it loses:
-    # with -O2's limit in place of -O3's, kernels of small float models have half the code on a Cortex-M4.
+    # Without vectors a loop of few iterations gains little from being unrolled, and with few registers it
+    # loses: with -O2's limit in place of -O3's, kernels of small float models have half the code on a
+    # Cortex-M4.
     is_scalar = target.deployment == "freestanding" and target.vector.isa in ("none", "dsp")
     return ["-unroll-threshold-aggressive:uint=150"] if is_scalar else []

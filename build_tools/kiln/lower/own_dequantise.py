@@ -14,7 +14,8 @@ import tvm
 from tvm import relax
 from tvm.tirx import PrimFunc
 
-from kiln.graph.bindings import CallRewriter, count_uses, operator, rewrite_calls, shape_of
+from kiln.extents import shape_of
+from kiln.graph.bindings import CallRewriter, count_uses, operator, rewrite_calls
 from kiln.graph.reshapes import same_shape
 from kiln.opinfo.attach import of
 from kiln.opinfo.kinds import PATTERN
@@ -28,7 +29,7 @@ def own_dequantise(mod: tvm.IRModule) -> tvm.IRModule:
     functions = {v.name_hint: func for v, func in mod.functions_items() if isinstance(func, PrimFunc)}
     names = {name: [op["name"] for op in of(func)] for name, func in functions.items()}
 
-    def is_shared(rewriter: CallRewriter, call: Any, expr: Any) -> bool:
+    def is_shared(rewriter: CallRewriter, call: Any, expr: relax.Expr) -> bool:
         source = rewriter.definition(expr)
         return (
             operator(source) == "relax.call_tir"
@@ -37,7 +38,7 @@ def own_dequantise(mod: tvm.IRModule) -> tvm.IRModule:
             and same_shape(shape_of(expr), shape_of(call))
         )
 
-    def rule(rewriter: CallRewriter, call: Any) -> Any:
+    def rule(rewriter: CallRewriter, call: relax.Call) -> Any:
         func = functions[call.args[0].name_hint]
         is_elementwise = int(func.attrs[PATTERN]) <= _BROADCAST if PATTERN in func.attrs else False
         if not is_elementwise or not isinstance(call.ty, relax.TensorType):
@@ -56,5 +57,5 @@ def own_dequantise(mod: tvm.IRModule) -> tvm.IRModule:
     return relax.transform.DeadCodeElimination()(rewrite_calls(mod, {"relax.call_tir": rule}))
 
 
-def _again(call: Any) -> Any:
+def _again(call: relax.Call) -> Any:
     return relax.Call(call.op, list(call.args), call.attrs, call.ty_args)

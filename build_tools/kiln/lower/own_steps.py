@@ -26,17 +26,19 @@ from kiln.tir.symbols import simplify
 FAMILY = "own operator"
 
 
-def is_own(call: Any) -> bool:
+def is_own(call: relax.Call) -> bool:
     """Whether a `call_dps_packed` is a call of a user's C function."""
     return str(call.args[0].global_symbol).startswith(PREFIX)
 
 
-def own_of(call: Any) -> OwnCall:
+def own_of(call: relax.Call) -> OwnCall:
     """The user's function that `call` calls."""
     return OwnCall.parse(str(call.args[0].global_symbol))
 
 
-def add_own(groups: GroupLowering, call: Any, inputs: list[str], numbers: list[Any], on_gpu: bool) -> Any:
+def add_own(
+    groups: GroupLowering, call: relax.Call, inputs: list[str], numbers: list[Any], on_gpu: bool
+) -> Any:
     """Add the step of `call`; returns the tensor name of its result, or a list of names.
 
     inputs: names of tensors; numbers: dynamic sizes. Raises KilnError where kernels run on a GPU.

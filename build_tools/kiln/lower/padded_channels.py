@@ -33,10 +33,10 @@ _ELEMENTWISE = {
 
 
 def padded_channels(mod: tvm.IRModule) -> tvm.IRModule:
-    """The pass."""
+    """Add channels of zeros to the images that convolutions on tensor cores read, and to their weights."""
     uses = count_uses(mod)
 
-    def rule(rewriter: CallRewriter, call: Any) -> Any:
+    def rule(rewriter: CallRewriter, call: relax.Call) -> Any:
         data, weights, attrs = call.args[0], constant(call.args[1]), call.attrs
         if weights is None or weights.ndim != 4 or str(weights.dtype) != "float32" or int(attrs.groups) != 1:
             return None

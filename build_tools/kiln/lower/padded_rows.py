@@ -24,7 +24,6 @@ from kiln.callbacks import mutator, structural_map, structural_walk
 from kiln.config.sizes import ceil_div
 from kiln.graph.bindings import count_uses, operator
 from kiln.kernels.gpu import product_nests
-from kiln.kernels.gpu.block_tile import LEAST
 from kiln.opinfo import attach
 from kiln.opinfo.kinds import nests_of
 from kiln.tir import loop_nest
@@ -78,7 +77,7 @@ def _tensors(mod: tvm.IRModule) -> list[_RowTensor]:
     return row_tensors
 
 
-def _is_call(expr: Any) -> bool:
+def _is_call(expr: relax.Expr) -> bool:
     return operator(expr) == "relax.call_tir" and isinstance(expr.ty, relax.TensorType)
 
 
@@ -116,7 +115,7 @@ def _product(func: tirx.PrimFunc, at: int) -> tuple[Nest, Any, int] | None:
         return None
     (nest, load) = reading[0]
     pair = product_nests.operands(nest)
-    if pair is None or len(nest.reduced) != 1 or not _is_large(nest):
+    if pair is None or len(nest.reduced) != 1 or not product_nests.is_large(nest):
         return None
     summed = nest.reduced[0].var
     operand = pair[1] if load.same_as(pair[0]) or pair[0].source.same_as(param) else pair[0]
@@ -124,18 +123,6 @@ def _product(func: tirx.PrimFunc, at: int) -> tuple[Nest, Any, int] | None:
         return None
     axes = _uses(operand, summed)
     return (nest, operand, axes[0]) if len(axes) == 1 and operand.indices[axes[0]].same_as(summed) else None
-
-
-def _is_large(nest: Nest) -> bool:
-    """Whether a product has as many rows and columns as tensor cores need; a dynamic size counts as large."""
-
-    def count(axes: list[Any]) -> int:
-        total = 1
-        for axis in axes:
-            total *= LEAST if is_dynamic(axis.dom.extent) else int(axis.dom.extent)
-        return total
-
-    return all(count(axes) >= LEAST for axes in product_nests.own_axes(nest))
 
 
 def _uses(load: Any, variable: Any) -> list[int]:
@@ -225,7 +212,7 @@ class _Padder(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
                 self.read.setdefault(call, []).append(at)
         self.made: dict[Any, Any] = {}
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: relax.Call) -> Any:
         stores, reads = call in self.computed, tuple(self.read.get(call, ()))
         if not stores and not reads:
             return self.visit_expr_post_order(call)

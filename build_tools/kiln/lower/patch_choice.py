@@ -20,7 +20,8 @@ from tvm import relax
 from kiln.config import Target
 from kiln.config.memory import region_of, regions_of
 from kiln.config.sizes import ceil_div
-from kiln.graph.bindings import operator, shape_of
+from kiln.extents import shape_of
+from kiln.graph.bindings import operator
 from kiln.lower.dims import Dims
 from kiln.lower.patches import (
     ImageRegion,
@@ -66,7 +67,7 @@ def ram_limit(target: Target, budgets: Iterable[int | None]) -> int | None:
     return min(limits, default=None)
 
 
-def _bytes(expr: Any, greatest: Greatest) -> int:
+def _bytes(expr: relax.Expr, greatest: Greatest) -> int:
     shape = getattr(expr.ty, "shape", None)
     if shape is None:
         return 0

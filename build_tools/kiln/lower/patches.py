@@ -21,7 +21,8 @@ from tvm import relax
 
 from kiln.callbacks import structural_map
 from kiln.config.sizes import ceil_div
-from kiln.graph.bindings import constant, integers, operator, shape_of
+from kiln.extents import shape_of
+from kiln.graph.bindings import constant, integers, operator
 
 ROWS = 1  # the axis of an NHWC tensor that is divided
 # Operators that compute each element from the elements of the same place, and constants.
@@ -66,7 +67,7 @@ class ImageRegion:
         return int(shape_of(self.cut)[ROWS])
 
 
-def is_image(expr: Any) -> bool:
+def is_image(expr: relax.Expr) -> bool:
     """Whether an expression is a tensor of four axes of static size."""
     shape = getattr(expr.ty, "shape", None)
     if shape is None or not isinstance(expr.ty, relax.TensorType):
@@ -82,7 +83,7 @@ def _activations(call: Any) -> list[int]:
     return [number for number in live if not _has_one_row(call.args[number])]
 
 
-def _has_one_row(expr: Any) -> bool:
+def _has_one_row(expr: relax.Expr) -> bool:
     """Whether a tensor broadcasts along the rows of an image."""
     shape = shape_of(expr) if isinstance(expr.ty, relax.TensorType) and expr.ty.shape is not None else None
     return shape is not None and (len(shape) < 3 or shape[-3] == 1)
@@ -228,7 +229,9 @@ def _with_padding(call: Any, args: Sequence[Any], need: Need, rows: int) -> Any:
     return relax.Call(call.op, list(args), call.attrs, call.ty_args)
 
 
-def _band(builder: Any, region: ImageRegion, outside: Mapping[Any, Any], needs: Mapping[Any, Need]) -> Any:
+def _band(
+    builder: relax.BlockBuilder, region: ImageRegion, outside: Mapping[Any, Any], needs: Mapping[Any, Need]
+) -> Any:
     """Emit one band of the cut; `outside`: the new variables of the region's inputs."""
     held: dict[Any, tuple[Any, int]] = {}  # by variable: its band, and the row with which the band begins
 
@@ -272,7 +275,7 @@ def divided(mod: tvm.IRModule, number: int, count: int) -> tvm.IRModule | None:
     builder = relax.BlockBuilder()
     variable_of: dict[Any, Any] = {}
 
-    def renamed(expr: Any) -> Any:
+    def renamed(expr: relax.Expr) -> Any:
         return structural_map(expr, ((relax.Var, lambda variable: variable_of.get(variable, variable)),))
 
     attrs = {name: value for name, value in (func.attrs or {}).items() if name != "global_symbol"}

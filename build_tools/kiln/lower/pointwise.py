@@ -25,6 +25,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from kiln.extents import shape_of
 from kiln.graph.bindings import (
     Array,
     CallRewriter,
@@ -34,7 +35,6 @@ from kiln.graph.bindings import (
     integers,
     operator,
     rewrite_calls,
-    shape_of,
 )
 from kiln.graph.layout import CHANNELS_FIRST, UNARY
 from kiln.graph.reshapes import along_last, same_shape
@@ -70,7 +70,7 @@ class _Pointwise:
     def __init__(self, uses: dict[Any, int], isa: str) -> None:
         self.uses, self.isa = uses, isa
 
-    def __call__(self, rewriter: CallRewriter, call: Any) -> Any:
+    def __call__(self, rewriter: CallRewriter, call: relax.Call) -> Any:
         rank = len(call.ty.shape)
         if call.attrs.axes is None or integers(call.attrs.axes) != CHANNELS_FIRST.get(rank):
             return None
@@ -107,7 +107,7 @@ class _Pointwise:
 
 
 def _of_convolution(
-    rewriter: CallRewriter, call: Any, elementwise: list[tuple[Any, int]], isa: str
+    rewriter: CallRewriter, call: relax.Call, elementwise: list[tuple[Any, int]], isa: str
 ) -> _PixelConvolution | None:
     """The chain that begins with the conv2d `call`; None where it does not apply."""
     attrs, kernel = call.attrs, constant(call.args[1])
@@ -142,7 +142,7 @@ def _channels_first(rewriter: CallRewriter, data: Any) -> Any | None:
 
 
 def _of_few_terms(
-    rewriter: CallRewriter, call: Any, kernel: Array, elementwise: list[tuple[Any, int]], isa: str
+    rewriter: CallRewriter, call: relax.Call, kernel: Array, elementwise: list[tuple[Any, int]], isa: str
 ) -> _PixelConvolution | None:
     """The chain that begins with the conv2d `call` if that has few terms (lower/few_terms.py); else None."""
     if not few_terms.suits(kernel, call, isa):

@@ -8,19 +8,11 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from kiln.graph.bindings import (
-    CallRewriter,
-    Rule,
-    constant,
-    count_uses,
-    integers,
-    operator,
-    rewrite_calls,
-    shape_of,
-)
+from kiln.extents import shape_of
+from kiln.graph.bindings import CallRewriter, Rule, constant, count_uses, integers, operator, rewrite_calls
 
 
-def _pad_before_conv2d(rewriter: CallRewriter, call: Any) -> Any:
+def _pad_before_conv2d(rewriter: CallRewriter, call: relax.Call) -> Any:
     attrs = call.attrs
     top, left, bottom, right = integers(attrs.padding)
     if str(attrs.data_layout) != "NHWC" or not any((top, left, bottom, right)):
@@ -45,7 +37,7 @@ def explicit_padding(mod: tvm.IRModule) -> tvm.IRModule:
     return rewrite_calls(mod, {"relax.nn.conv2d": _pad_before_conv2d})
 
 
-def _keep(rewriter: CallRewriter, call: Any) -> Any:
+def _keep(rewriter: CallRewriter, call: relax.Call) -> Any:
     value = rewriter.emit(call)
     return relax.op.reshape(value, list(call.ty.shape))
 
@@ -53,7 +45,7 @@ def _keep(rewriter: CallRewriter, call: Any) -> Any:
 def _moved_levels(uses: Mapping[Any, int]) -> Rule:
     """The rule that transposes or reshapes the integers of a dequantised tensor that nothing else reads."""
 
-    def rule(rewriter: CallRewriter, call: Any) -> Any:
+    def rule(rewriter: CallRewriter, call: relax.Call) -> Any:
         source = rewriter.definition(call.args[0])
         if operator(source) != "relax.dequantize" or uses.get(call.args[0], 0) != 1:
             return None
@@ -80,7 +72,7 @@ def store_quantised(mod: tvm.IRModule) -> tvm.IRModule:
     return relax.transform.DeadCodeElimination()(rewrite_calls(mod, rules))
 
 
-def _as_reshape(rewriter: CallRewriter, call: Any) -> Any:
+def _as_reshape(rewriter: CallRewriter, call: relax.Call) -> Any:
     return relax.op.reshape(call.args[0], list(call.ty.shape))
 
 
@@ -90,14 +82,14 @@ def free_reshapes(mod: tvm.IRModule) -> tvm.IRModule:
     return rewrite_calls(mod, dict.fromkeys(names, _as_reshape))
 
 
-def _clipped(_rewriter: CallRewriter, call: Any) -> Any:
+def _clipped(_rewriter: CallRewriter, call: relax.Call) -> Any:
     if str(call.attrs.mode) != "fast":
         return None
     axis = None if call.attrs.axis is None else int(call.attrs.axis)
     return relax.op.take(call.args[0], call.args[1], axis, "clip")
 
 
-def _clip_image_index(rewriter: CallRewriter, call: Any) -> Any:
+def _clip_image_index(rewriter: CallRewriter, call: relax.Call) -> Any:
     """Clip the first of the five numbers of each region, the index of its image, to the batch."""
     op, emit = relax.op, rewriter.emit
     images, regions = shape_of(call.args[0])[0], call.args[1]

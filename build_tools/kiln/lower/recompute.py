@@ -123,7 +123,7 @@ class _Recompute:
         }
         return {item: form for item, form in by_variable.items() if form is not None}
 
-    def _named(self, expr: Any) -> set[str]:
+    def _named(self, expr: relax.Expr) -> set[str]:
         """The names of the parameters that an expression reads."""
         names: set[str] = set()
 
@@ -157,7 +157,7 @@ class _Recompute:
             value.ty_args,
         )
 
-    def _function(self, builder: Any, variable: Any, key: Sequence[tuple[int, _Key]]) -> Any:
+    def _function(self, builder: relax.BlockBuilder, variable: Any, key: Sequence[tuple[int, _Key]]) -> Any:
         func = computed(self.mod[variable], {position: key_part.formula for position, key_part in key})
         return builder.add_func(func, f"{variable.name_hint}_computed")
 
@@ -177,11 +177,11 @@ class _Key:
         return hash(self._key)
 
 
-def _is_static(expr: Any) -> bool:
+def _is_static(expr: relax.Expr) -> bool:
     return all(isinstance(size, tirx.IntImm) for size in expr.ty.shape)
 
 
-def _tensors(call: Any) -> list[Any]:
+def _tensors(call: relax.Call) -> list[Any]:
     return [item for item in call.args[1].fields if isinstance(item.ty, relax.TensorType)]
 
 

@@ -21,9 +21,10 @@ import tvm
 from tvm import relax
 
 from kiln.callbacks import mutator
+from kiln.extents import shape_of
 from kiln.frontend import added_operators, loops
 from kiln.frontend.recurrent import NAME, attributes
-from kiln.graph.bindings import const, constant, count_uses, operator, shape_of, variables
+from kiln.graph.bindings import const, constant, count_uses, operator, variables
 from kiln.lower.step_products import step_products
 
 op = relax.op
@@ -68,7 +69,7 @@ class _Rewriter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
             if isinstance(value, relax.TupleGetItem) and int(value.index) == 0
         }
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: relax.Call) -> Any:
         inside, original = self._inside.intersection(variables(call)), call
         call = self.visit_expr_post_order(call)
         if added_operators.name_of(call) != NAME or inside:

@@ -51,10 +51,10 @@ def keep_transposes_separate(mod: tvm.IRModule, lanes: int) -> tvm.IRModule:
         if isinstance(func, PrimFunc)
     }
 
-    def is_transpose(call: Any) -> bool:
+    def is_transpose(call: tvm.ir.Call) -> bool:
         return names[call.args[0].name_hint] == ["permute_dims"]
 
-    def operands_of(call: Any) -> list[Any]:
+    def operands_of(call: tvm.ir.Call) -> list[Any]:
         """The calls that make the operands of `call`, or the integers of operands that are dequantised."""
         producers = [calls_by_result[item] for item in call.args[1].fields if item in calls_by_result]
         return [
@@ -65,7 +65,7 @@ def keep_transposes_separate(mod: tvm.IRModule, lanes: int) -> tvm.IRModule:
             )
         ]
 
-    def is_resized(call: Any) -> bool:
+    def is_resized(call: tvm.ir.Call) -> bool:
         if names[call.args[0].name_hint] not in _RESIZING or lanes == 1:
             return False
         channels = call.ty.shape[-1]

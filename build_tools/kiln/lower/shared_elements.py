@@ -1,4 +1,4 @@
-"""On GPUs: functions whose element is made of many values that are read several times.
+"""Loops of elements for GPUs that compute each value of an element once, however often it is read.
 
 TVM's schedules inline a nest at every use; a chain of nests that are read twice each makes the code
 exponential. Such a function becomes a loop over its elements, in which each value is computed once: a thread
@@ -15,16 +15,20 @@ from tvm import s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
+from kiln.extents import extent
 from kiln.tir.builder import bind, load, registers, store, unravel
 from kiln.tir.fused import Fused, Nest, NotSimple, replace
 from kiln.tir.inline import loads, weights
-from kiln.tir.symbols import extent, int64
+from kiln.tir.symbols import int64
 
 _MANY = 3  # greatest ratio of the values in the inlined element to the nests
 
 
 def shared_elements(mod: tvm.IRModule) -> tvm.IRModule:
-    """The pass; runs before AnnotateTIROpPattern, which then takes the loops for opaque."""
+    """Replace functions whose inlined elements would be long; runs before AnnotateTIROpPattern.
+
+    AnnotateTIROpPattern marks the loops as opaque, so that nothing is fused with them.
+    """
     for variable, func in list(mod.functions_items()):
         if isinstance(func, tirx.PrimFunc):
             mod.update_func(variable, _with_values_once(func))

@@ -38,7 +38,7 @@ _PRODUCTS = {"relax.nn.conv2d", "relax.matmul"}
 
 
 def signed_tensors(mod: tvm.IRModule) -> tvm.IRModule:
-    """The pass."""
+    """Store uint8 tensors that products with int8 weights read as int8, with another zero point."""
     moved = _Signed(mod)
     rules: dict[str, Rule] = {
         "relax.nn.conv2d": moved.conv2d,
@@ -129,7 +129,9 @@ class _Signed:
         wide = emit(op.astype(tensor, "int16"))
         return emit(op.astype(emit(op.subtract(wide, const(_MIDDLE, "int16"))), "int8"))
 
-    def _with_sums(self, rewriter: CallRewriter, call: Any, weights: Array, axes: tuple[int, ...]) -> Any:
+    def _with_sums(
+        self, rewriter: CallRewriter, call: relax.Call, weights: Array, axes: tuple[int, ...]
+    ) -> Any:
         """The product `call` of a moved tensor, plus 128 · sum of the weights over `axes`."""
         sums = _MIDDLE * weights.astype(np.int64).sum(axis=axes)
         shape = [1] * (len(call.args[0].ty.shape) - 1) + [-1]
@@ -138,7 +140,7 @@ class _Signed:
         self._sums[result] = product, sums
         return result
 
-    def conv2d(self, rewriter: CallRewriter, call: Any) -> Any:
+    def conv2d(self, rewriter: CallRewriter, call: relax.Call) -> Any:
         weights, attrs = _product_weights(call), call.attrs
         if weights is None:
             return None
@@ -153,28 +155,28 @@ class _Signed:
         )  # fmt: skip
         return self._with_sums(rewriter, product, weights, (0, 1, 2))
 
-    def matmul(self, rewriter: CallRewriter, call: Any) -> Any:
+    def matmul(self, rewriter: CallRewriter, call: relax.Call) -> Any:
         weights = _product_weights(call)
         if weights is None:
             return None
         product = op.matmul(self._signed(rewriter, call.args[0]), call.args[1], out_dtype="int32")
         return self._with_sums(rewriter, product, weights, (0,))
 
-    def dequantize(self, rewriter: CallRewriter, call: Any) -> Any:
+    def dequantize(self, rewriter: CallRewriter, call: relax.Call) -> Any:
         zero = constant(call.args[2])
         if call.args[0] not in self.chosen or zero is None:
             return None
         data = self._signed(rewriter, call.args[0])
         return op.dequantize(data, call.args[1], _less(zero), int(call.attrs.axis), str(call.attrs.out_dtype))
 
-    def astype(self, rewriter: CallRewriter, call: Any) -> Any:
+    def astype(self, rewriter: CallRewriter, call: relax.Call) -> Any:
         if call.args[0] not in self.chosen or not _reads_signed(call):
             return None
         kind = str(call.ty.dtype)
         wide = rewriter.emit(op.astype(self._signed(rewriter, call.args[0]), kind))
         return op.add(wide, const(_MIDDLE, kind))
 
-    def add(self, rewriter: CallRewriter, call: Any) -> Any:
+    def add(self, rewriter: CallRewriter, call: relax.Call) -> Any:
         """One constant in place of two."""
         left = call.args[0]
         bound = rewriter.lookup_binding(left) if isinstance(left, relax.Var) else None

@@ -19,7 +19,8 @@ from tvm import relax, sym, tirx
 from tvm.ir import TensorLoad
 
 from kiln.callbacks import structural_map
-from kiln.graph.bindings import CallRewriter, operator, rewrite_calls, shape_of
+from kiln.extents import shape_of
+from kiln.graph.bindings import CallRewriter, operator, rewrite_calls
 from kiln.opinfo import attach
 from kiln.opinfo.kinds import nests_of
 from kiln.tir import loop_nest
@@ -38,10 +39,10 @@ class PartInPlace:
 
 
 def slices_in_place(mod: tvm.IRModule) -> tvm.IRModule:
-    """The pass."""
+    """Let functions that read a slice read the tensor that it is a slice of, at other indices."""
     rewritten: dict[Any, Any] = {}
 
-    def rule(rewriter: CallRewriter, call: Any) -> Any:
+    def rule(rewriter: CallRewriter, call: relax.Call) -> Any:
         func = mod[call.args[0]] if isinstance(call.args[0], tvm.ir.GlobalVar) else None
         if not isinstance(func, tirx.PrimFunc) or slice_of(func) is not None:
             return None

@@ -47,7 +47,7 @@ def _with_opaque(mod: tvm.IRModule, cut: set[int]) -> tvm.IRModule:
     count = 0  # of calls visited so far
     opaque: dict[Any, Any] = {}  # variable of a function → of its opaque copy
 
-    def rule(rewriter: CallRewriter, call: Any) -> Any:
+    def rule(rewriter: CallRewriter, call: relax.Call) -> Any:
         nonlocal count
         count += 1
         if count - 1 not in cut:

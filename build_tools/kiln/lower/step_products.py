@@ -22,16 +22,9 @@ from tvm import relax, te, tirx
 from tvm.ir import TensorLoad
 
 from kiln.callbacks import structural_walk
+from kiln.extents import shape_of
 from kiln.frontend import added_operators, loops
-from kiln.graph.bindings import (
-    CallRewriter,
-    constant,
-    count_uses,
-    integers,
-    operator,
-    shape_of,
-    variables,
-)
+from kiln.graph.bindings import CallRewriter, constant, count_uses, integers, operator, variables
 from kiln.tir.fused import Fused, Nest, NotSimple, replace
 
 op = relax.op
@@ -190,7 +183,7 @@ class _Parts:
         return rule(self._graph.mod, call, axis, self._steps) if rule else None
 
 
-def _bytes(expr: Any) -> int | None:
+def _bytes(expr: relax.Expr) -> int | None:
     """Bytes of a tensor; None for sizes that are not static."""
     sizes: list[int] = shape_of(expr)
     if not all(isinstance(size, int) for size in sizes):
@@ -198,7 +191,7 @@ def _bytes(expr: Any) -> int | None:
     return math.prod(sizes) * int(tvm.DataType(str(expr.ty.dtype)).bits) // 8
 
 
-def _elementwise(call: Any, axis: int) -> _PartRule:
+def _elementwise(call: relax.Call, axis: int) -> _PartRule:
     """The rule of an operator whose operands are broadcast against each other."""
     shape = shape_of(call)
     operands: list[tuple[Any, int | None]] = []
@@ -209,7 +202,7 @@ def _elementwise(call: Any, axis: int) -> _PartRule:
     return _PartRule(operands, lambda _, args: relax.Call(call.op, args, call.attrs, call.ty_args))
 
 
-def _matmul(_mod: tvm.IRModule, call: Any, axis: int, _steps: int) -> _PartRule | None:
+def _matmul(_mod: tvm.IRModule, call: relax.Call, axis: int, _steps: int) -> _PartRule | None:
     x, weights = call.args
     rank = len(shape_of(call))
     if axis == rank - 1 or len(shape_of(x)) != rank or len(shape_of(weights)) != 2:
@@ -222,14 +215,14 @@ def _matmul(_mod: tvm.IRModule, call: Any, axis: int, _steps: int) -> _PartRule 
     )
 
 
-def _permute(_mod: tvm.IRModule, call: Any, axis: int, _steps: int) -> _PartRule | None:
+def _permute(_mod: tvm.IRModule, call: relax.Call, axis: int, _steps: int) -> _PartRule | None:
     if call.attrs.axes is None:
         return None
     axes = integers(call.attrs.axes)
     return _PartRule([(call.args[0], axes[axis])], lambda _, args: op.permute_dims(args[0], axes))
 
 
-def _reshape(_mod: tvm.IRModule, call: Any, axis: int, steps: int) -> _PartRule | None:
+def _reshape(_mod: tvm.IRModule, call: relax.Call, axis: int, steps: int) -> _PartRule | None:
     shape, sizes = shape_of(call), shape_of(call.args[0])
     outer = math.prod(shape[:axis])
     places = (
@@ -247,7 +240,7 @@ def _part_of(shape: list[int], axis: int, steps: int) -> list[int]:
     return [*shape[:axis], shape[axis] // steps, *shape[axis + 1 :]]
 
 
-def _function(mod: tvm.IRModule, call: Any, axis: int, steps: int) -> _PartRule | None:
+def _function(mod: tvm.IRModule, call: relax.Call, axis: int, steps: int) -> _PartRule | None:
     """The rule of a function in TIR of one loop nest, without a reduction."""
     func = mod[call.args[0]]
     tensors = [param for param in func.params if tirx.is_buffer_var(param)]

@@ -20,7 +20,8 @@ import numpy as np
 import tvm
 from tvm import relax, te, tirx
 
-from kiln.graph.bindings import Array, CallRewriter, const, constant, operator, rewrite_calls, shape_of
+from kiln.extents import shape_of
+from kiln.graph.bindings import Array, CallRewriter, const, constant, operator, rewrite_calls
 from kiln.kernels.cpu.table import NAME
 from kiln.opinfo import attach
 
@@ -74,7 +75,7 @@ class _ElementwiseChain:
         self.known: dict[Any, Array | None] = {}
         self.stages = 1
 
-    def values(self, expr: Any) -> Array | None:
+    def values(self, expr: relax.Expr) -> Array | None:
         """The float32 values of `expr`: 256, or one of a constant; None if it cannot be in a chain."""
         if isinstance(expr, relax.Var) and expr in self.known:
             return self.known[expr]
@@ -83,7 +84,7 @@ class _ElementwiseChain:
             self.known[expr] = values_of_expr
         return values_of_expr
 
-    def _values(self, expr: Any) -> Array | None:
+    def _values(self, expr: relax.Expr) -> Array | None:
         call = self.rewriter.definition(expr)
         fixed = constant(call)
         if fixed is not None:
@@ -115,7 +116,7 @@ class _ElementwiseChain:
         pair: Array = _PAIRS[name](left, right).astype("float32")
         return pair
 
-    def _dequantized(self, call: Any) -> Array | None:
+    def _dequantized(self, call: relax.Call) -> Array | None:
         data, dtype = call.args[0], str(call.args[0].ty.dtype)
         parameters = [constant(argument) for argument in call.args[1:3]]
         if dtype not in _BYTES or any(value is None or value.size != 1 for value in parameters):
@@ -153,7 +154,7 @@ class _ElementwiseChain:
         self.leaf = data
         return np.arange(256, dtype="uint8").view(dtype)
 
-    def quantized(self, call: Any) -> Array | None:
+    def quantized(self, call: relax.Call) -> Array | None:
         """The levels that relax.quantize computes from its chain; None if there is no such chain."""
         dtype = str(call.ty.dtype)
         parameters = [constant(argument) for argument in call.args[1:3]]
@@ -183,7 +184,7 @@ def _table_of(rewriter: CallRewriter, call: Any) -> tuple[Any, Array] | None:
     return None if value is None else (rewriter.definition(data).args[0], value)
 
 
-def _look_up(rewriter: CallRewriter, call: Any) -> Any:
+def _look_up(rewriter: CallRewriter, call: relax.Call) -> Any:
     """The table for a relax.quantize, or None to keep it."""
     chain = _ElementwiseChain(rewriter)
     with np.errstate(all="ignore"):

@@ -33,7 +33,7 @@ def unrolled(mod: tvm.IRModule) -> tvm.IRModule:
 
 @mutator
 class _Unroll(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: relax.Call) -> Any:
         call = self.visit_expr_post_order(call)
         if added_operators.name_of(call) != NAME:
             return call
@@ -48,7 +48,7 @@ class _Unroll(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
 class _Steps:
     """One layer: its operands by name, and the expressions that replace it."""
 
-    def __init__(self, layer: Recurrent, call: Any, emit: Any) -> None:
+    def __init__(self, layer: Recurrent, call: relax.Call, emit: Any) -> None:
         self.layer, self.emit = layer, emit
         self.operands = dict(zip(layer.operands, call.args[1].fields, strict=True))
         sequence = self.operands["given"]

@@ -106,7 +106,7 @@ class Builder:
         """Add a tensor of type `ty` and return its name."""
         return self.steps.new(str(ty.dtype), self.groups.dims.shape(ty), alias=alias).name
 
-    def _value(self, expr: Any) -> Any:
+    def _value(self, expr: relax.Expr) -> Any:
         """The tensor name of an expression, or a list of names for a tuple."""
         if isinstance(expr, relax.Var):
             return self._values[expr]
@@ -146,7 +146,7 @@ class Builder:
             raise KilnError(f"{self.model}: operator '{called}' cannot be compiled{self._origin(called)}")
         return self._call(var, value)
 
-    def _check(self, call: Any, indices: str, numbers: list[Any]) -> str:
+    def _check(self, call: relax.Call, indices: str, numbers: list[Any]) -> str:
         """Add a step that checks the tensor `indices`; returns the name of an alias of `indices`."""
         about = json.loads(str(call.args[0].global_symbol).removeprefix(CHECK))
         dtype = str(call.ty.dtype)
@@ -169,7 +169,7 @@ class Builder:
         )
         return result
 
-    def _count(self, call: Any, count: str, rows: str) -> str:
+    def _count(self, call: relax.Call, count: str, rows: str) -> str:
         """Add a step that makes the value of tensor `count` a size of the run.
 
         Returns the name of an alias of tensor `rows` that has as many rows as are counted.
@@ -203,7 +203,7 @@ class Builder:
         nodes = json.loads(str(self.mod["main"].attrs.get("kiln.nodes", "{}"))).get(operator)
         return f": {', '.join(nodes)}" if nodes else ""
 
-    def _call(self, var: Any, call: Any) -> Any:
+    def _call(self, var: Any, call: relax.Call) -> Any:
         """Add the steps of the fused group `call`; returns the tensor name of its result, or a list."""
         name = call.args[0].name_hint
         inputs = [self._value(item) for item in call.args[1].fields if _is_tensor(item)]
@@ -219,7 +219,7 @@ class Builder:
         self.groups.add(func, ops, inputs, outputs)
         return outputs if several else outputs[0]
 
-    def _function(self, call: Any) -> tirx.PrimFunc:
+    def _function(self, call: relax.Call) -> tirx.PrimFunc:
         """The function of `call`; `groups.given` receives the values of its parameters that are sizes."""
         func = self.mod[call.args[0]]
         scalars = [param for param in func.params if not tirx.is_buffer_var(param)]

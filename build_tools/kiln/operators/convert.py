@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import ir, relax, tirx
 
+from kiln.extents import extent
 from kiln.operators.c_body import own_call
 from kiln.operators.declaration import OwnQuant, OwnTensor
 from kiln.operators.registry import LoadedOperator, check_inputs, typed_attributes
@@ -182,7 +183,7 @@ class OwnNode:
                 f"{len(passed)} inputs and {len(results)} outputs"
             )
         for index, (param, tensor) in enumerate(zip(func.params, expected, strict=True)):
-            shape = [int(size) if isinstance(size, tirx.IntImm) else size for size in param.shape]
+            shape = [extent(size) for size in param.shape]
             fixed = zip(shape, tensor.shape, strict=False)
             differ = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in fixed)
             if str(param.dtype) != tensor.dtype or len(shape) != len(tensor.shape) or differ:

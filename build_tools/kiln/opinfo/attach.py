@@ -70,7 +70,7 @@ def tensors(func: PrimFunc) -> list[Any]:
 # ---- legalisation: one operator, one function ----
 
 
-def _operands(call: Any, legalized: Any) -> list[dict[str, Any]]:
+def _operands(call: relax.Call, legalized: Any) -> list[dict[str, Any]]:
     """Entry `args` for a Relax call: the origin of each tensor operand in the call_tir `legalized`."""
     arguments = [item for item in legalized.args[1].fields if isinstance(item.ty, relax.TensorType)]
     used: set[int] = set()
@@ -94,7 +94,7 @@ def _operands(call: Any, legalized: Any) -> list[dict[str, Any]]:
 def _with_info(legalize: Legalize) -> Legalize:
     """The legalisation rule `legalize`, extended to attach op info to the function that it creates."""
 
-    def legalize_and_describe(builder: Any, call: Any) -> Any:
+    def legalize_and_describe(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         try:
             result = legalize(builder, call)
         except Exception as error:  # TVM's rules raise many kinds

@@ -74,7 +74,7 @@ def _fields(attrs: Any) -> dict[str, Any]:
     return {str(field.name): plain(getattr(attrs, field.name)) for field in fields}
 
 
-def _arguments(name: str, call: Any) -> dict[str, Any]:
+def _arguments(name: str, call: relax.Call) -> dict[str, Any]:
     """The non-tensor arguments of a call, by name."""
     names = _ARGUMENTS.get(name) or [str(argument.name) for argument in call.op.arguments]
     return {
@@ -84,13 +84,13 @@ def _arguments(name: str, call: Any) -> dict[str, Any]:
     }
 
 
-def _rank(expr: Any) -> int:
+def _rank(expr: relax.Expr) -> int:
     """Number of dimensions of a tensor; -1 if not known."""
     shape = getattr(expr.ty, "shape", None)
     return -1 if shape is None else len(shape)
 
 
-def _product(call: Any) -> dict[str, str]:
+def _product(call: relax.Call) -> dict[str, str]:
     """Layouts of a matmul: rows (M), columns (N), depth (K); letters from A on are batch axes."""
     left, right = (_rank(argument) for argument in call.args)
     if min(left, right) < 1 or max(left, right) - 2 > len(BATCH):
@@ -101,7 +101,7 @@ def _product(call: Any) -> dict[str, str]:
     return {"a_layout": a, "b_layout": b, "out_layout": batch + "M" * (left > 1) + "N" * (right > 1)}
 
 
-def _broadcast(call: Any) -> dict[str, Any]:
+def _broadcast(call: relax.Call) -> dict[str, Any]:
     """The axes of the result that the axes of each operand correspond to."""
     rank = len(call.ty.shape)
     ranks = [_rank(argument) for argument in call.args]
@@ -110,7 +110,7 @@ def _broadcast(call: Any) -> dict[str, Any]:
     return {"broadcast_axes": [list(range(rank - own, rank)) for own in ranks]}
 
 
-def describe(call: Any) -> OpInfo:
+def describe(call: relax.Call) -> OpInfo:
     """Name, attributes and result data type of a Relax call: its op info without `kind`, `args`, `nests`."""
     name = str(call.op.name).removeprefix("relax.")
     attrs = {} if call.attrs is None else _fields(call.attrs)

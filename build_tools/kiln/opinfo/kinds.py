@@ -8,6 +8,7 @@ from tvm import tirx
 from tvm.tirx import PrimFunc
 
 from kiln.callbacks import structural_walk
+from kiln.extents import is_one
 from kiln.tir.fused import Fused, Nest, NotSimple
 from kiln.tir.inline import loads
 from kiln.tir.symbols import NO_RANGES
@@ -36,15 +37,11 @@ def nests_of(func: PrimFunc) -> list[Nest] | None:
 
 def _broadcasts(nest: Nest) -> bool:
     """Whether the nest reads an input element for more than one element of its result."""
-    axes = [axis.var for axis in nest.axes if not _is_one(axis)]
+    axes = [axis.var for axis in nest.axes if not is_one(axis.dom.extent)]
     for load in loads(nest.value):
         if not all(any(_uses(index, axis) for index in load.indices) for axis in axes):
             return True
     return False
-
-
-def _is_one(axis: Any) -> bool:
-    return isinstance(axis.dom.extent, tirx.IntImm) and int(axis.dom.extent) == 1
 
 
 def _uses(expr: Any, variable: Any) -> bool:

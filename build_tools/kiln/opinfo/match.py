@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
-from tvm import tirx
 from tvm.tirx import PrimFunc
 
+from kiln.extents import is_one
 from kiln.opinfo.attach import OpInfo, of, tensors
 
 # Activations without parameters, by operator name: the limits of a clipping activation, else None.
@@ -171,7 +171,7 @@ class _Epilogue:
         if param is None or axes is None or self.activation is not None:
             return False
         shape, full = self.parameters[param].shape, self.parameters[-1].shape
-        along = [axis for axis, size in zip(axes[operand], shape, strict=True) if not _is_one(size)]
+        along = [axis for axis, size in zip(axes[operand], shape, strict=True) if not is_one(size)]
         if self.bias is None and along == self.channel:
             self.bias = param
             return True
@@ -195,10 +195,6 @@ class _Epilogue:
             return False
         self.activation, self.limits = "clip", (low, high)
         return True
-
-
-def _is_one(size: Any) -> bool:
-    return isinstance(size, tirx.IntImm) and int(size) == 1
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
-from kiln.lower.schema import VariantFeatures
+from kiln.lower.schema import Step, VariantFeatures
 from kiln.plan.schema import Plan, PlannedBucket, PlannedStep
 
+StepOrPlanned = TypeVar("StepOrPlanned", Step, PlannedStep)
 
-def step_of(step: PlannedStep, variant: str) -> PlannedStep:
+
+def step_of(step: StepOrPlanned, variant: str) -> StepOrPlanned:
     """`step` with the kernel, arguments and extent that `variant` uses."""
     changes = step.variants.get(variant)
     return step if changes is None else step.model_copy(update=dict(changes))

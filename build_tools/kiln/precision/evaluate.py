@@ -101,7 +101,7 @@ def _this_cpu() -> str:
 def _with_erf(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """`func` with the C library's erf, for which TVM 0.27 has no rule on CPUs."""
 
-    def on_call(call: Any) -> Any:
+    def on_call(call: relax.Call) -> Any:
         if str(getattr(call.op, "name", "")) != "tirx.erf":
             return call
         return tirx.call_pure_extern(str(call.ty.dtype), "erff", call.args[0])
@@ -124,7 +124,7 @@ def _scheduled(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return schedule.mod["main"]
 
 
-def _schedule(schedule: Any, block: Any) -> None:
+def _schedule(schedule: s_tir.Schedule, block: Any) -> None:
     """Vectorise the last data-parallel axis of `block`, and run its other data-parallel axes in threads."""
     loops = schedule.get_loops(block)
     kinds = [int(axis.iter_type) for axis in schedule.get(block).iter_vars]

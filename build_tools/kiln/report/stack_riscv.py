@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.report.instruction_fields import signed
+
 _RA, _SP, _T0, _FP = 1, 2, 5, 8
 
 
@@ -26,10 +28,6 @@ def read(code: Any, address: int, size: int) -> tuple[int, set[int], bool, set[i
     return reader.frame, reader.calls, reader.by_pointer, reader.numbers
 
 
-def _signed(value: int, bits: int) -> int:
-    return value - (1 << bits) if value >> (bits - 1) else value
-
-
 class _RiscvReader:
     """The result of reading a function's code from `start` to `end`."""
 
@@ -50,7 +48,7 @@ class _RiscvReader:
     def _added(self, register: int) -> None:
         if register not in self.values:
             raise ValueError("its size is not constant")
-        self._moved(_signed(self.values[register], 32))
+        self._moved(signed(self.values[register], 32))
 
     def _goes(self, target: int, links: bool) -> None:
         """Record a jump as a call, unless it stays inside the function and does not link."""
@@ -62,7 +60,7 @@ class _RiscvReader:
         """Read an instruction of 32 bits."""
         opcode, to, first = word & 0x7F, word >> 7 & 31, word >> 15 & 31
         if opcode == 0x13 and word >> 12 & 7 == 0:  # addi
-            number = _signed(word >> 20, 12)
+            number = signed(word >> 20, 12)
             if to == _SP and first == _SP:
                 self._moved(number)
             elif first == 0:
@@ -74,7 +72,7 @@ class _RiscvReader:
         elif opcode == 0x33 and to == _SP:  # add, sub sp
             second = word >> 20 & 31
             if word >> 30 & 1 and second in self.values:
-                self._moved(-_signed(self.values[second], 32))
+                self._moved(-signed(self.values[second], 32))
             else:
                 self._added(second)
         elif opcode == 0x37:  # lui
@@ -83,11 +81,11 @@ class _RiscvReader:
             self._put(to, address + (word & 0xFFFFF000))
         elif opcode == 0x6F:  # jal
             offset = (word >> 31) << 20 | (word >> 12 & 0xFF) << 12 | (word >> 20 & 1) << 11
-            self._goes(address + _signed(offset | (word >> 21 & 0x3FF) << 1, 21), to != 0)
+            self._goes(address + signed(offset | (word >> 21 & 0x3FF) << 1, 21), to != 0)
             self.values.pop(to, None)
         elif opcode == 0x67:  # jalr
             if first in self.values:
-                self._goes(self.values[first] + _signed(word >> 20, 12), to != 0)
+                self._goes(self.values[first] + signed(word >> 20, 12), to != 0)
             elif not (to == 0 and first in (_RA, _T0)):
                 self.by_pointer = True
             self.values.pop(to, None)
@@ -97,7 +95,7 @@ class _RiscvReader:
     def compressed(self, half: int, address: int) -> None:
         """Read an instruction of 16 bits."""
         kind, group, to = half >> 13, half & 3, half >> 7 & 31
-        number = _signed((half >> 12 & 1) << 5 | half >> 2 & 31, 6)
+        number = signed((half >> 12 & 1) << 5 | half >> 2 & 31, 6)
         if group == 1 and kind == 0:  # c.addi
             if to == _SP:
                 self._moved(number)
@@ -111,15 +109,13 @@ class _RiscvReader:
             self._put(to, number)
         elif group == 1 and kind == 3 and to == _SP:  # c.addi16sp
             bits = (half >> 12 & 1) << 9 | (half >> 3 & 3) << 7 | (half >> 5 & 1) << 6
-            self._moved(_signed(bits | (half >> 2 & 1) << 5 | (half >> 6 & 1) << 4, 10))
+            self._moved(signed(bits | (half >> 2 & 1) << 5 | (half >> 6 & 1) << 4, 10))
         elif group == 1 and kind == 3:  # c.lui
             self._put(to, number << 12)
         elif group == 1 and kind in (1, 5):  # c.jal, c.j
             offset = (half >> 12 & 1) << 11 | (half >> 8 & 1) << 10 | (half >> 9 & 3) << 8
             offset |= (half >> 6 & 1) << 7 | (half >> 7 & 1) << 6 | (half >> 2 & 1) << 5
-            self._goes(
-                address + _signed(offset | (half >> 11 & 1) << 4 | (half >> 3 & 7) << 1, 12), kind == 1
-            )
+            self._goes(address + signed(offset | (half >> 11 & 1) << 4 | (half >> 3 & 7) << 1, 12), kind == 1)
         elif group == 2 and kind == 4 and half >> 2 & 31 == 0 and to:  # c.jr, c.jalr
             is_call = half >> 12 & 1
             if to in self.values:

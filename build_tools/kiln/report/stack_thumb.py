@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kiln.report.instruction_fields import signed
+
 _SP = 13
 _ALIGNED = 64  # bytes by which a frame may grow where the stack pointer is rounded down
 
@@ -96,10 +98,6 @@ def expanded(number: int) -> int:
     return (value >> by | value << (32 - by)) & 0xFFFFFFFF
 
 
-def _signed(value: int, bits: int) -> int:
-    return value - (1 << bits) if value >> (bits - 1) else value
-
-
 def _target(first_half: int, two: int, address: int) -> int | None:
     """Address that bl, b.w or a conditional b.w branches to."""
     if first_half & 0xF800 != 0xF000 or two & 0x8000 == 0:
@@ -108,18 +106,18 @@ def _target(first_half: int, two: int, address: int) -> int | None:
     if two & 0x1000 or two & 0xD000 == 0xD000:  # bl, b.w
         i1, i2 = 1 - (j1 ^ sign), 1 - (j2 ^ sign)
         offset = sign << 24 | i1 << 23 | i2 << 22 | (first_half & 0x3FF) << 12 | (two & 0x7FF) << 1
-        return int(address + 4 + _signed(offset, 25))
+        return int(address + 4 + signed(offset, 25))
     if first_half >> 6 & 15 >= 14:  # no condition: a system instruction
         return None
     offset = sign << 20 | j2 << 19 | j1 << 18 | (first_half & 0x3F) << 12 | (two & 0x7FF) << 1
-    return int(address + 4 + _signed(offset, 21))
+    return int(address + 4 + signed(offset, 21))
 
 
 def _narrow_target(first_half: int, address: int) -> int | None:
     if first_half >> 11 == 0b11100:
-        return address + 4 + _signed((first_half & 0x7FF) << 1, 12)
+        return address + 4 + signed((first_half & 0x7FF) << 1, 12)
     if first_half >> 12 == 0b1101 and first_half >> 8 & 15 < 14:
-        return address + 4 + _signed((first_half & 0xFF) << 1, 9)
+        return address + 4 + signed((first_half & 0xFF) << 1, 9)
     return None
 
 

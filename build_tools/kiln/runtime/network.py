@@ -241,7 +241,7 @@ class Network:
     __copy__ = copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Network:
-        """As `copy`: two networks never share a session, which the first one to go would close."""
+        """The result of `copy`: two networks never share a session, which the first one to go would close."""
         return self.copy()
 
     def __reduce__(self) -> tuple[Any, ...]:

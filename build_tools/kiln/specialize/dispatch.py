@@ -129,7 +129,7 @@ def read(module: tvm.IRModule, function: str) -> Tree:
     tensors: dict[str, Array] = {}
     values = relax.analysis.get_var2val(chooser)
 
-    def visit(expr: Any) -> None:
+    def visit(expr: relax.Expr) -> None:
         if not isinstance(expr, relax.Call):
             return
         if not isinstance(expr.op, tvm.ir.GlobalVar):

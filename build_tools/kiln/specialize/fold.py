@@ -99,7 +99,7 @@ _NEUTRAL = {
 }
 
 
-def uniform(rewriter: CallRewriter, expr: Any) -> Array | None:
+def uniform(rewriter: CallRewriter, expr: relax.Expr) -> Array | None:
     """The common value of all elements of a tensor, as an array without axes; None: they may differ."""
     definition = rewriter.definition(expr)
     value = constant(definition)
@@ -119,36 +119,36 @@ def _numpy_type(dtype: str) -> str:
     return "bool" if dtype == "bool" else dtype
 
 
-def _uniform_result(call: Any, value: Any) -> Any:
+def _uniform_result(call: relax.Call, value: Any) -> Any:
     """A uniform tensor of `value` with the shape and type of the call's result."""
     dtype = str(call.ty.dtype)
     scalar = const(np.asarray(value).astype(_numpy_type(dtype)), dtype)
     return scalar if not len(call.ty.shape) else relax.op.full(call.ty.shape, scalar, dtype)
 
 
-def _is_zero(rewriter: CallRewriter, expr: Any) -> bool:
+def _is_zero(rewriter: CallRewriter, expr: relax.Expr) -> bool:
     value = uniform(rewriter, expr)
     return value is not None and not value.astype(bool)
 
 
-def _is_finite(rewriter: CallRewriter, expr: Any) -> bool:
+def _is_finite(rewriter: CallRewriter, expr: relax.Expr) -> bool:
     """Whether a constant is finite; an expression that is not a constant is assumed to be finite."""
     value = constant(rewriter.definition(expr))
     return value is None or value.dtype.kind != "f" or bool(np.isfinite(value).all())
 
 
-def _product(rewriter: CallRewriter, call: Any) -> Any:
+def _product(rewriter: CallRewriter, call: relax.Call) -> Any:
     """A tensor of zeros if one operand is 0 and the other one is finite; None otherwise."""
     pairs = ((call.args[0], call.args[1]), (call.args[1], call.args[0]))
     zero = any(_is_zero(rewriter, operand) and _is_finite(rewriter, other) for operand, other in pairs)
     return _uniform_result(call, 0) if zero else None
 
 
-def _sum(rewriter: CallRewriter, call: Any) -> Any:
+def _sum(rewriter: CallRewriter, call: relax.Call) -> Any:
     return _uniform_result(call, 0) if _is_zero(rewriter, call.args[0]) else None
 
 
-def _einsum(rewriter: CallRewriter, call: Any) -> Any:
+def _einsum(rewriter: CallRewriter, call: relax.Call) -> Any:
     fields = list(getattr(rewriter.definition(call.args[0]), "fields", []))
     zero = [_is_zero(rewriter, field) for field in fields]
     others = (field for field, is_zero in zip(fields, zero, strict=True) if not is_zero)
@@ -159,14 +159,14 @@ def _einsum(rewriter: CallRewriter, call: Any) -> Any:
     )
 
 
-def _padded(rewriter: CallRewriter, call: Any) -> Any:
+def _padded(rewriter: CallRewriter, call: relax.Call) -> Any:
     value = uniform(rewriter, call.args[0])
     constant_mode = str(call.attrs.pad_mode) == "constant"
     pads_value = value is not None and (not constant_mode or float(value) == float(call.attrs.pad_value))
     return _uniform_result(call, value) if pads_value else None
 
 
-def _evaluated(rewriter: CallRewriter, call: Any) -> Any:
+def _evaluated(rewriter: CallRewriter, call: relax.Call) -> Any:
     """The value of a call whose operands are all constants, evaluated at build time.
 
     None where an operand is not a constant, a size is dynamic, no operand has axes, or the result needs more
@@ -226,17 +226,17 @@ def _pointwise(rewriter: CallRewriter, call: Any) -> Any:
     return None
 
 
-def _same_type(expr: Any, call: Any, by_shape: bool = False) -> bool:
+def _same_type(expr: relax.Expr, call: relax.Call, by_shape: bool = False) -> bool:
     shapes = bool(tvm_ffi.structural_equal(list(expr.ty.shape), list(call.ty.shape)))
     return shapes and (by_shape or str(expr.ty.dtype) == str(call.ty.dtype))
 
 
-def _keeping(rewriter: CallRewriter, call: Any) -> Any:
+def _keeping(rewriter: CallRewriter, call: relax.Call) -> Any:
     value = uniform(rewriter, call.args[0])
     return None if value is None else _uniform_result(call, value)
 
 
-def _concat(rewriter: CallRewriter, call: Any) -> Any:
+def _concat(rewriter: CallRewriter, call: relax.Call) -> Any:
     fields = rewriter.definition(call.args[0])
     values = [uniform(rewriter, part) for part in getattr(fields, "fields", [])]
     if not values or any(value is None or value != values[0] for value in values):

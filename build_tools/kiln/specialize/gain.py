@@ -34,7 +34,7 @@ def _work(function: Any) -> tuple[int, int]:
     return operators, operands
 
 
-def _is_read(expr: Any, definitions: dict[Any, Any]) -> bool:
+def _is_read(expr: relax.Expr, definitions: dict[Any, Any]) -> bool:
     """Whether an operand is a tensor with axes that is read from memory.
 
     The results of full, zeros and ones are not: the reading kernel uses a scalar in their place.

@@ -103,10 +103,12 @@ def special_cases(
         if held is None:
             return chain(index + 1, known)
         then = _restricted(tree, held)
-        if dropped is not None and not _is_worthwhile(tree, then, _open(case_atoms, known)):
+        if dropped is not None and not _is_worthwhile(tree, then, _undecided(case_atoms, known)):
             dropped(index)
             return chain(index + 1, known)
-        return then if failed is None else Branch(_open(case_atoms, known), then, chain(index + 1, failed))
+        return (
+            then if failed is None else Branch(_undecided(case_atoms, known), then, chain(index + 1, failed))
+        )
 
     new_tree = chain(0, facts)
     return module if new_tree is tree else write(module, function, new_tree, _cases(module, function))
@@ -170,7 +172,7 @@ def _checked(function: Any, case_atoms: tuple[Atom, ...]) -> tuple[Atom, ...]:
     return case_atoms
 
 
-def _open(case_atoms: tuple[Atom, ...], facts: ShapeFacts) -> tuple[Atom, ...]:
+def _undecided(case_atoms: tuple[Atom, ...], facts: ShapeFacts) -> tuple[Atom, ...]:
     """The conditions of `case_atoms` that are not known to hold."""
     return tuple(atom for atom in case_atoms if facts.state(atom) is not True)
 
@@ -181,7 +183,7 @@ def _choice(tree: Tree, case_atoms: tuple[Atom, ...], facts: ShapeFacts) -> Tree
     if held is None:
         return tree
     then = _restricted(tree, held)
-    return then if failed is None else Branch(_open(case_atoms, facts), then, _pruned(tree, failed))
+    return then if failed is None else Branch(_undecided(case_atoms, facts), then, _pruned(tree, failed))
 
 
 def _pruned(tree: Tree, facts: ShapeFacts) -> Tree:
@@ -205,7 +207,7 @@ def _restricted(tree: Tree, facts: ShapeFacts) -> Tree:
         return _restricted(tree.other, facts)
     if failed is None:
         return _restricted(tree.then, held)
-    return Branch(_open(tree.when, facts), _restricted(tree.then, held), _restricted(tree.other, failed))
+    return Branch(_undecided(tree.when, facts), _restricted(tree.then, held), _restricted(tree.other, failed))
 
 
 def _bound(leaf: Leaf, facts: ShapeFacts) -> Leaf:

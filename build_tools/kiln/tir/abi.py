@@ -118,7 +118,7 @@ def _short_positions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(structural_map(func.body, ((TensorLoad, on_load),)))
 
 
-def _bytes(buffer: Any, size: Callable[[Any], int]) -> int:
+def _bytes(buffer: tirx.Buffer, size: Callable[[Any], int]) -> int:
     """Bytes of a buffer; `size` returns an extent's greatest value."""
     count = 1
     for extent in buffer.shape:

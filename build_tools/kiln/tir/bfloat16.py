@@ -88,7 +88,7 @@ def _compared(node: Any) -> Any:
     return type(node)(_wide(node.a), _wide(node.b)) if scalar(node.a) == TYPE else node
 
 
-def _called(call: Any) -> Any:
+def _called(call: Call) -> Any:
     if getattr(call.op, "name", "") in _MOVES or not any(map(_is_number, call.args)):
         return call
     dtype = str(call.ty.dtype)

@@ -1,4 +1,4 @@
-"""Dynamic sizes of a kernel, bound to variables once their ranges have served.
+"""Binds each dynamic size of a kernel to a variable, after the passes that use its range.
 
 A size is a parameter that is clamped to its range (kiln.tir.builder.define), and the clamp stands wherever
 the size is read, so that TVM's passes know the range. CommonSubexprElim of TVM 0.27 compares all parts of all

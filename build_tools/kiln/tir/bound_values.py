@@ -72,12 +72,12 @@ class _Extraction:
 
         return structural_walk(value, [(_DIVISIONS, on_division)]) is None
 
-    def before(self, statement: Any) -> Any:
+    def before(self, statement: tirx.Stmt) -> Any:
         """The statements, then `statement`."""
         return tirx.SeqStmt([*self.statements, statement]) if self.statements else statement
 
 
-def _leaf(statement: Any) -> Any:
+def _leaf(statement: tirx.Stmt) -> Any:
     extract = _Extraction()
     return extract.before(extract(statement))
 

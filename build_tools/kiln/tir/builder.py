@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.arrays import Array as Array
+from kiln.extents import Extent, extent
 from kiln.params.encodings import Encoding
 from kiln.tir.stored import StoredBuffer, Table
-from kiln.tir.symbols import NO_RANGES, Extent, SymbolRanges, extent, is_dynamic
+from kiln.tir.symbols import NO_RANGES, SymbolRanges, is_dynamic
 from kiln.tir.symbols import int64 as int64  # every family writes indices with it
 from kiln.tir.tuning_records import TuningRecords
 
 Pack = Callable[[Array], Array]
-Expr = Any
 NO_TABLES: Mapping[Any, Table] = MappingProxyType({})
 
 
@@ -76,6 +77,9 @@ class Kernel:
         names = [param.name for param in self.func.params]
         return [variable for variable, name in size_names(self.ranges).items() if name in names]
 
+
+# A kernel, and the buffers of the fused function that its parameters stand for.
+KernelAndBuffers = tuple[Kernel, list[tirx.Buffer]]
 
 # Bytes of a cache line, and sets of the L1 cache: the same on nearly all CPUs, whatever the size of the
 # cache.
@@ -264,7 +268,7 @@ def bind(value: Expr) -> Expr:
     return builder.Bind(value)
 
 
-def store(buffer: Any, indices: Sequence[Expr], value: Expr) -> None:
+def store(buffer: tirx.Buffer, indices: Sequence[Expr], value: Expr) -> None:
     """Write the statement buffer[indices] = value."""
     if isinstance(buffer, Sized):
         builder.buffer_store(buffer.memory, value, [buffer.place(indices)])
@@ -272,7 +276,7 @@ def store(buffer: Any, indices: Sequence[Expr], value: Expr) -> None:
         builder.buffer_store(buffer, value, list(indices))
 
 
-def load(buffer: Any, indices: Sequence[Expr]) -> Expr:
+def load(buffer: tirx.Buffer, indices: Sequence[Expr]) -> Expr:
     """The expression buffer[indices]."""
     if isinstance(buffer, StoredBuffer):
         return buffer.element(list(indices))

@@ -9,9 +9,10 @@ import math
 from collections.abc import Callable, Sequence
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.tir import double_rounding
-from kiln.tir.vector_expr import Expr, Let, cast, f64, i64, reinterpreted, select
+from kiln.tir.vector_expr import Let, cast, f64, i64, reinterpreted, select
 
 
 def series(x: Expr, coefficients: Sequence[float]) -> Expr:

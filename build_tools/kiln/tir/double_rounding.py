@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kiln.tir.vector_expr import Expr, Let, f64, i64, reinterpreted, select
+from tvm.ir import Expr
+
+from kiln.tir.vector_expr import Let, f64, i64, reinterpreted, select
 
 _SIGN = -(1 << 63)
 _WHOLE = 0x4330000000000000  # the bits of 2^52

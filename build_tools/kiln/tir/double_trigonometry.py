@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.tir.double_math import exp, log, series
 from kiln.tir.double_rounding import floor, nearest_even, trunc
 from kiln.tir.real_power import FloatFunctions, real_power
-from kiln.tir.vector_expr import Expr, Let, f64, select
+from kiln.tir.vector_expr import Let, f64, select
 
 _QUARTER = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21)  # pi / 2, in parts of 33 bits
 _SINES = [(-1.0) ** k / math.factorial(2 * k + 1) for k in range(8, -1, -1)]

@@ -42,7 +42,7 @@ def _flat(func: tirx.PrimFunc) -> tirx.PrimFunc:
     # By original buffer: the flat one, and the extents of the original. Kernels have thousands of accesses.
     flat_buffers: dict[Any, tuple[Any, list[Any]]] = {}
 
-    def flat_and_extents(buffer: Any) -> tuple[Any, list[Any]]:
+    def flat_and_extents(buffer: tirx.Buffer) -> tuple[Any, list[Any]]:
         if buffer not in flat_buffers:
             extents = [int(extent) for extent in buffer.shape]
             size = int64(math.prod(extents))
@@ -50,7 +50,7 @@ def _flat(func: tirx.PrimFunc) -> tirx.PrimFunc:
             flat_buffers[buffer] = flat_buffer, [int64(extent) for extent in extents]
         return flat_buffers[buffer]
 
-    def flat(buffer: Any) -> Any:
+    def flat(buffer: tirx.Buffer) -> Any:
         return flat_and_extents(buffer)[0]
 
     def flat_indices(extents: list[Any], indices: Any) -> list[Any]:
@@ -73,7 +73,7 @@ def _flat(func: tirx.PrimFunc) -> tirx.PrimFunc:
         value = tirx.Cast(_stored(dtype), store.value) if _stored(dtype) != dtype else store.value
         return tirx.BufferStore(buffer, value, flat_indices(extents, store.indices))
 
-    def on_allocation(statement: Any) -> Any:
+    def on_allocation(statement: tirx.Stmt) -> Any:
         return tirx.AllocBuffer(flat(statement.buffer))
 
     rules = ((TensorLoad, on_load), (tirx.BufferStore, on_store), (tirx.AllocBuffer, on_allocation))

@@ -13,16 +13,16 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.ir import Call, TensorLoad
+from tvm.ir import Call, Expr, TensorLoad
 
 from kiln.callbacks import structural_map, structural_walk
+from kiln.extents import Extent, extent
 from kiln.params.encodings import Encoding
 from kiln.tir.inline import LARGEST_TREE, Expanded, TooLarge, expand, guarded, loads, weights
 from kiln.tir.op_names import op_name
 from kiln.tir.stored import Table
-from kiln.tir.symbols import NO_RANGES, Extent, SymbolRanges, extent
+from kiln.tir.symbols import NO_RANGES, SymbolRanges
 
-Expr = Any
 Load = Callable[[list[Expr]], Expr]
 
 # Functions whose results are worth storing rather than computing twice.
@@ -148,7 +148,9 @@ class Fused:
         sources = dict.fromkeys(load.source for load in self.expanded(nest, stored).reads())
         return [buffer for buffer in sources if not buffer.same_as(nest.buffer)]
 
-    def same_index(self, nest: Nest, stored: Sequence[Any], buffers: Sequence[Any]) -> tuple[int, ...]:
+    def same_index(
+        self, nest: Nest, stored: Sequence[Any], buffers: Sequence[tirx.Buffer]
+    ) -> tuple[int, ...]:
         """Positions in `buffers` of the buffers that the output of `nest` may overwrite.
 
         These are the buffers with the output's shape and element size that `nest` reads at no other index
@@ -286,7 +288,7 @@ def _is_costly(expr: Expr) -> bool:
     return bool(costly)
 
 
-def _read_nest(statement: Any) -> Nest:
+def _read_nest(statement: tirx.Stmt) -> Nest:
     while isinstance(statement, tirx.For):
         statement = statement.body
     if not isinstance(statement, s_tir.SBlockRealize):

@@ -18,12 +18,10 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, TensorLoad
+from tvm.ir import Call, Expr, TensorLoad
 
 from kiln.callbacks import structural_map, structural_walk
 from kiln.tir.op_names import op_name
-
-Expr = Any
 
 # Most nests in an expression that is inlined in full.
 LARGEST_TREE = 128
@@ -90,7 +88,7 @@ def guarded(expr: Expr) -> list[Expr]:
     """
     branches: list[Expr] = []
 
-    def on_call(call: Any) -> None:
+    def on_call(call: Call) -> None:
         if op_name(call) == "if_then_else":
             branches.extend(call.args[1:])
 

@@ -10,8 +10,9 @@ import math
 from collections.abc import Callable
 
 from tvm import tirx
+from tvm.ir import Expr
 
-from kiln.tir.vector_expr import Expr, Let, f32, polynomial, select
+from kiln.tir.vector_expr import Let, f32, polynomial, select
 
 Function = Callable[[Let, Expr], Expr]
 # Those that TVM does not vectorise by itself.

@@ -87,6 +87,6 @@ def _zero(like: Any) -> Any:
     return tirx.const(0, str(like.ty.dtype))
 
 
-def _element(buffer: Any, indices: Sequence[Any]) -> Any:
+def _element(buffer: tirx.Buffer, indices: Sequence[Any]) -> Any:
     region = [tvm.ir.Range.from_min_extent(index, tirx.const(1, str(index.ty.dtype))) for index in indices]
     return tirx.BufferRegion(buffer, region)

@@ -16,7 +16,7 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Op
+from tvm.ir import Call, Expr, Op
 
 from kiln.callbacks import structural_map, structural_walk
 from kiln.tir import double_math, double_trigonometry, inverse_functions
@@ -24,7 +24,6 @@ from kiln.tir.op_names import op_name
 from kiln.tir.real_power import FloatFunctions, real_power
 from kiln.tir.shared_values import STATEMENTS, rewritten_statement
 from kiln.tir.vector_expr import (
-    Expr,
     Let,
     cast,
     ceil,
@@ -265,7 +264,7 @@ _DOUBLE: dict[str, Callable[..., Expr]] = {
 }
 
 
-def _lower_call(let: Let, call: Any) -> Any:
+def _lower_call(let: Let, call: Call) -> Any:
     name = op_name(call)
     function: Callable[..., Expr] | None = power if name == "pow" else _UNARY.get(name)
     dtype = scalar(call)
@@ -282,7 +281,7 @@ def _lower_call(let: Let, call: Any) -> Any:
 _FUNCTIONS = {*_UNARY, "pow"}
 
 
-def _calls(expr: Any, names: Collection[str]) -> bool:
+def _calls(expr: Expr, names: Collection[str]) -> bool:
     """Whether an expression or a statement calls one of the functions `names`."""
 
     def visit(call: Any) -> Any:
@@ -296,7 +295,7 @@ def _lowered(let: Let, value: Any) -> Any:
     return structural_map(value, ((Call, lambda call: _lower_call(let, call)),))
 
 
-def _lower_statement(statement: Any) -> Any:
+def _lower_statement(statement: tirx.Stmt) -> Any:
     """A statement with its value lowered, preceded by the statements that compute shared values."""
     return rewritten_statement(statement, lambda value: _calls(value, _FUNCTIONS), _lowered)
 

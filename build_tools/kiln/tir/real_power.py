@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tvm import tirx
+from tvm.ir import Expr
 
-from kiln.tir.vector_expr import Expr, Let, select
+from kiln.tir.vector_expr import Let, select
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def rewritten(value: Any, statements: list[Any], concerns: Concerned, rewrite: R
     therefore becomes a branch that fills a register.
     """
 
-    def on_call(call: Any) -> Any:
+    def on_call(call: Call) -> Any:
         if op_name(call) != "if_then_else" or not concerns(call):
             return call
         condition, yes, no = call.args
@@ -42,10 +42,10 @@ def rewritten(value: Any, statements: list[Any], concerns: Concerned, rewrite: R
     return rewrite(Let(statements), structural_map(value, ((Call, on_call),), order="pre"))
 
 
-def rewritten_statement(statement: Any, concerns: Concerned, rewrite: Rewrite) -> Any:
+def rewritten_statement(statement: tirx.Stmt, concerns: Concerned, rewrite: Rewrite) -> Any:
     """One of `STATEMENTS` with its value rewritten, after statements that compute shared values.
 
-    The value of a branch is its condition, that of a loop its number of rounds.
+    The value of a branch is its condition, that of a loop its number of iterations.
     """
     if isinstance(statement, tirx.IfThenElse):
         value = statement.condition

@@ -15,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.arrays import Array
 from kiln.config.sizes import ceil_div
@@ -22,8 +23,6 @@ from kiln.params.encodings import Encoding, levels_of
 from kiln.tir.symbols import int64
 from kiln.tir.vector_expr import cast
 from kiln.tir.widen import widened
-
-Expr = Any
 
 # Smaller tensors stay float32: what a kernel does to widen them takes more code than they save.
 LEAST_BYTES = 4096
@@ -98,7 +97,7 @@ class Table:
     def _zeros(self, value: Array) -> Array:
         return levels_of(value, self.encoding).zeros.reshape(-1)
 
-    def element(self, buffers: Sequence[Any], indices: Sequence[Expr]) -> Expr:
+    def element(self, buffers: Sequence[tirx.Buffer], indices: Sequence[Expr]) -> Expr:
         """The element at `indices`, or at a flat position, in float32; `buffers`: the stored tensors."""
         row, column = self._place(indices)
         if self.encoding.is_float:
@@ -124,7 +123,7 @@ class Table:
             row = row * int64(size) + index
         return row, indices[-1]
 
-    def _level(self, buffer: Any, row: Expr, column: Expr) -> Expr:
+    def _level(self, buffer: tirx.Buffer, row: Expr, column: Expr) -> Expr:
         if self.encoding.kind == "int8":
             return tirx.BufferLoad(buffer, [row * int64(self._matrix[1]) + column])
         # Elements of int8 and uint8 are widened to int32 by their loads.

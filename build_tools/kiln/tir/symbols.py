@@ -16,15 +16,9 @@ from tvm import sym, tirx
 from kiln.callbacks import structural_walk
 from kiln.config import sizes
 from kiln.config.sizes import SizeExpr
+from kiln.extents import Extent, extent
 
-# A size: int, or a TIR expression of int64.
-Extent = Any
 Key = TypeVar("Key")
-
-
-def extent(size: Any) -> Extent:
-    """`size` as an int if it is a constant, else unchanged."""
-    return int(size) if isinstance(size, (int, tirx.IntImm)) else size
 
 
 def is_dynamic(size: Extent) -> bool:
@@ -115,7 +109,7 @@ product, simplify = NO_RANGES.product, NO_RANGES.simplify
 @overload
 def ceil_div(size: int, step: int) -> int: ...
 @overload
-def ceil_div(size: Any, step: int) -> Any: ...
+def ceil_div(size: Extent, step: int) -> Any: ...
 def ceil_div(size: Extent, step: int) -> Extent:
     """`kiln.config.sizes.ceil_div` for a size that may be dynamic."""
     if isinstance(size, int):

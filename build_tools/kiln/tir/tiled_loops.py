@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as builder
 
-from kiln.tir.builder import Expr, bind, divide, int64, modulo, serial
-from kiln.tir.symbols import Extent, is_dynamic
+from kiln.extents import Extent
+from kiln.tir.builder import bind, divide, int64, modulo, serial
+from kiln.tir.symbols import is_dynamic
 
 Visit = Callable[[Expr, int], None]
 

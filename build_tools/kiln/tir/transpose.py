@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
-from kiln.tir.builder import Expr, int64, load, registers, store
-from kiln.tir.symbols import Extent
+from kiln.extents import Extent
+from kiln.tir.builder import int64, load, registers, store
 from kiln.tir.vector_expr import ramp
 
 

@@ -11,9 +11,7 @@ from typing import Any
 
 import tvm
 from tvm import tirx
-from tvm.ir import TensorLoad
-
-Expr = Any
+from tvm.ir import Expr, TensorLoad
 
 
 def f32(value: float) -> Expr:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kiln.tir.symbols import NO_RANGES, Extent, SymbolRanges, extent
+from kiln.extents import Extent, extent
+from kiln.tir.symbols import NO_RANGES, SymbolRanges
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.tir.vector_expr import cast, reinterpreted, select
-
-Expr = Any
 
 
 def widened(bits: Expr, kind: str, by_instruction: bool) -> Expr:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from kiln.frontend.onnx.model import real_inputs
 from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -37,16 +38,11 @@ def in_halves(case: Case) -> Case | None:
         return None
     half_inputs = [
         value.astype("float16") if port.name in names else value
-        for port, value in zip(_inputs(case.model), case.inputs, strict=True)
+        for port, value in zip(real_inputs(case.model), case.inputs, strict=True)
         if value is not None
     ]
     name = f"{case.name.rpartition('/')[0]}/{HALVES}"
     return dataclasses.replace(case, name=name, model=model, inputs=half_inputs, outputs=expected)
-
-
-def _inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    weights = {tensor.name for tensor in model.graph.initializer}
-    return [port for port in model.graph.input if port.name not in weights]
 
 
 def _converted(model: onnx.ModelProto) -> set[str]:
@@ -83,7 +79,9 @@ def _converted(model: onnx.ModelProto) -> set[str]:
 
 def _expected(case: Case, names: set[str]) -> list[Array] | None:
     """The results of float32 on the inputs and weights `names`, rounded; None where the evaluator differs."""
-    inputs: dict[str, Any] = dict(zip((port.name for port in _inputs(case.model)), case.inputs, strict=True))
+    inputs: dict[str, Any] = dict(
+        zip((port.name for port in real_inputs(case.model)), case.inputs, strict=True)
+    )
     if not _agree(_evaluated(case.model, inputs), case):
         return None
     model = onnx.ModelProto()

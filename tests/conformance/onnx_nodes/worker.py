@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from kiln.config import Target, load_target
+from kiln.config import Target
+from kiln.config.library import load_variant
 from kiln.emit.objects import compile_all, compile_object, missing_symbols
 from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
@@ -68,7 +69,7 @@ def run_all(
     how = load or load_node, compare or compare_node
     for module in _LOADED:
         importlib.import_module(module)
-    chosen = {name: load_alone(name) for name in targets}
+    chosen = {name: load_variant(name) for name in targets}
     wanted = [(case, [name for name in targets if key_of(case.name, name) not in without]) for case in cases]
     wanted = [(case, names) for case, names in wanted if names]
     parts = [wanted[start : start + BATCH] for start in range(0, len(wanted), BATCH)][::-1]
@@ -89,13 +90,6 @@ def run_all(
                 yield from crashed
                 if rest:
                     batches.append(rest)
-
-
-def load_alone(name: str) -> Target:
-    """The shipped target of the given name without its variants, or of `name:variant` with that one alone."""
-    target_name, _, variant = name.partition(":")
-    target = load_target(target_name)
-    return target.for_variant(variant or target.base)
 
 
 class _Child:

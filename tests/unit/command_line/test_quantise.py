@@ -24,7 +24,7 @@ from kiln.config import load_model
 from kiln.config.source import FileSource
 from kiln.errors import KilnError
 from kiln.golden.reference import open_reference
-from networks import normal, save_network
+from networks import normal, operators_of, save_network
 from onnx import TensorProto, helper, numpy_helper
 
 RANDOM = np.random.default_rng(7)
@@ -70,10 +70,6 @@ def data(net: Path) -> Path:
     return path
 
 
-def operators(path: Path) -> list[str]:
-    return [node.op_type for node in onnx.load(str(path)).graph.node]
-
-
 @pytest.mark.parametrize(("activations", "greatest"), [("int8", 127), ("uint8", 64)])
 @pytest.mark.parametrize("method", ["minmax", "entropy", "percentile"])
 def test_a_quantised_file(
@@ -81,7 +77,7 @@ def test_a_quantised_file(
 ) -> None:
     out, bits = tmp_path / "out.onnx", 7 if greatest == 64 else 8
     result = quantise(str(net), data, out, QuantiseOptions(method, activations, weight_bits=bits))
-    operators_left = operators(out)
+    operators_left = operators_of(out)
     assert {"QuantizeLinear", "DequantizeLinear", "Conv"} <= set(operators_left)
     assert (result.kept, result.choices, result.float_figures.accuracy) == ((), 3, 1.0)
     assert result.figures.snr > 15 and result.figures.accuracy is not None

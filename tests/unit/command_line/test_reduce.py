@@ -18,15 +18,12 @@ from kiln.command_line.running import Destination, destination_of
 from kiln.config import load_model
 from kiln.errors import KilnError
 from kiln.golden.compare import ErrorLimits
+from networks import operators_of
 from onnx import TensorProto, helper
 
 from .test_compare import network
 
 HOST = destination_of("host", None)
-
-
-def operators(path: Path) -> list[str]:
-    return [node.op_type for node in onnx.load(str(path)).graph.node]
 
 
 def wrong_split(place: Destination) -> Compared:
@@ -39,7 +36,7 @@ def test_an_error_of_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Whatever contains the node Relu cannot be built: that node alone remains."""
 
     def build(path: str, target: str) -> None:
-        if "Relu" in operators(Path(path)):
+        if "Relu" in operators_of(Path(path)):
             raise KilnError(f"{path}: Relu cannot be built")
 
     def compare(name: str, *others: Any) -> Compared:
@@ -51,7 +48,7 @@ def test_an_error_of_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     out = tmp_path / "reduced.onnx"
     found = reduce.reduce_model(str(network(tmp_path / "net.onnx")), HOST, None, out)
     assert (found.nodes, found.of_nodes, found.failure) == (1, 5, f"{out}: Relu cannot be built")
-    assert operators(out) == ["Relu"]
+    assert operators_of(out) == ["Relu"]
     assert [value.name for value in onnx.load(str(out)).graph.input] == ["scaled"]
 
 
@@ -81,7 +78,7 @@ def test_a_wrong_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     given: dict[str, Any] = {}
 
     def compare(name: str, place: Destination, inputs: Path | None) -> Compared:
-        wrong = {"Split", "Relu"} <= set(operators(Path(name)))
+        wrong = {"Split", "Relu"} <= set(operators_of(Path(name)))
         if inputs is not None:
             given.update(np.load(inputs))
         want = np.array([1.0, 2.0])
@@ -97,7 +94,7 @@ def test_a_wrong_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     found = reduce.reduce_model(str(network(tmp_path / "net.onnx")), HOST, None, out)
     assert (found.nodes, found.inputs) == (2, out.with_suffix(".npz"))
     assert found.failure.startswith("tensor left: 2 of 2 elements differ")
-    assert operators(out) == ["Relu", "Split"]
+    assert operators_of(out) == ["Relu", "Split"]
     assert given["scaled"].tolist() == values["scaled"].tolist()
 
 
@@ -140,7 +137,7 @@ def test_a_part_that_cannot_be_built_is_not_the_wrong_tensor(
     """Split alone is refused for a reason of its own, as a part without weights is by the key `weights`."""
 
     def compare(name: str, place: Destination, inputs: Path | None) -> Compared:
-        if operators(Path(name)) == ["Split"]:
+        if operators_of(Path(name)) == ["Split"]:
             raise KilnError("part: weights: the model has no weights of at least 4 KiB")
         return wrong_split(place)
 
@@ -155,7 +152,7 @@ def test_another_error_is_not_the_failure(tmp_path: Path, monkeypatch: pytest.Mo
     """Parts that cannot be built for a reason of their own, such as an input without a size, do not count."""
 
     def build(path: str, target: str) -> None:
-        kinds = operators(Path(path))
+        kinds = operators_of(Path(path))
         if {"Mul", "Relu", "Split"} <= set(kinds):
             raise KilnError(f"{path}: kernel 'k{len(kinds)}' needs {len(kinds)} registers, allowed: 2")
         raise KilnError(f"{path}: input 'x' axis 0 is dynamic and has no range")
@@ -168,7 +165,7 @@ def test_another_error_is_not_the_failure(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(reduce, "compare_model", compare)
     found = reduce.reduce_model(str(network(tmp_path / "net.onnx")), HOST, None, tmp_path / "reduced.onnx")
     assert found.nodes == 3 and found.failure.endswith("kernel 'k3' needs 3 registers, allowed: 2")
-    assert operators(tmp_path / "reduced.onnx") == ["Mul", "Relu", "Split"]
+    assert operators_of(tmp_path / "reduced.onnx") == ["Mul", "Relu", "Split"]
 
 
 def test_the_least_number_of_nodes_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,8 +183,8 @@ def test_the_least_number_of_nodes_is_searched(tmp_path: Path, monkeypatch: pyte
 
     def build(path: str, target: str, **options: str) -> None:
         assert options == {"byoc": "mine"}
-        tried.append(len(operators(Path(path))))
-        if {"Sin", "Log"} <= set(operators(Path(path))):
+        tried.append(len(operators_of(Path(path))))
+        if {"Sin", "Log"} <= set(operators_of(Path(path))):
             raise KilnError("the backend mine crashed")
 
     def compare(name: str, *others: Any, **options: str) -> Compared:
@@ -198,7 +195,7 @@ def test_the_least_number_of_nodes_is_searched(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(reduce, "compare_model", compare)
     out = tmp_path / "reduced.onnx"
     assert reduce.reduce_model(str(tmp_path / "net.onnx"), HOST, None, out, byoc="mine").nodes == 5
-    assert operators(out) == ["Sin", "Cos", "Tan", "Exp", "Log"] and max(tried[5:]) <= 8
+    assert operators_of(out) == ["Sin", "Cos", "Tan", "Exp", "Log"] and max(tried[5:]) <= 8
 
 
 def test_nothing_to_reduce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

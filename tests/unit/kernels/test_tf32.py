@@ -13,18 +13,13 @@ from kiln.kernels.gpu import half, tf32
 from kiln.lower.pipeline import fused
 from kiln.opinfo import attach
 from kiln.precision.evaluate import Evaluator
-from relaxed import module
+from relaxed import module, rounded_to_tf32
 from tvm import s_tir, tirx
 
 from unit.kernels.test_half import WEIGHTS, network
 
 Array = npt.NDArray[Any]
 R = np.random.default_rng(5)
-
-
-def rounded(value: Array) -> Array:
-    bits = value.astype(np.float32).view(np.uint32)
-    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def reference(x: Array, of: Any) -> Array:
@@ -65,7 +60,7 @@ def test_operands_of_large_products_are_rounded_and_all_is_float32(
 def test_values(made: tuple[tvm.IRModule, dict[str, Array]]) -> None:
     x = R.standard_normal((1, 8, 8, 3)).astype(np.float32)
     (got,) = Evaluator(*made).run([x], {})
-    exact, wanted = reference(x, lambda value: value), reference(x, rounded)
+    exact, wanted = reference(x, lambda value: value), reference(x, rounded_to_tf32)
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
     assert np.abs(got - exact).max() > 1e-5
 
@@ -86,7 +81,7 @@ def test_rounding_on_this_machine() -> None:
     given, got = tvm.runtime.tensor(x), tvm.runtime.empty((64,), "float32")
     tvm.compile(schedule.mod, target="llvm")["main"](given, got)
     assert np.isnan(got.numpy()[:3]).all()
-    np.testing.assert_array_equal(got.numpy()[3:], rounded(x)[3:])
+    np.testing.assert_array_equal(got.numpy()[3:], rounded_to_tf32(x)[3:])
     assert got.numpy()[8] == 1 + place and got.numpy()[10] == -1 - place and got.numpy()[13] == np.inf
 
 

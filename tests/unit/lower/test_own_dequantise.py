@@ -44,17 +44,14 @@ def test_a_residual_sum_reads_the_integers_that_a_normalisation_dequantises() ->
     assert list(read).count("dequantize") == 1
 
 
-def test_two_sums_read_integers() -> None:
-    def body(x: Any, y: Any, z: Any) -> list[Any]:
-        real = _real(x)
-        return [_levels(op.add(real, _real(y))), _levels(op.multiply(real, _real(z)))]
+def _sum_and_product(x: Any, y: Any, z: Any) -> list[Any]:
+    real = _real(x)
+    return [_levels(op.add(real, _real(y))), _levels(op.multiply(real, _real(z)))]
 
-    assert set().union(*_read(body, [(4, 16)] * 3).values()) == {"int8"}
+
+def test_a_sum_and_a_product_read_integers() -> None:
+    assert set().union(*_read(_sum_and_product, [(4, 16)] * 3).values()) == {"int8"}
 
 
 def test_a_tensor_that_is_broadcast_is_dequantised_once() -> None:
-    def body(x: Any, y: Any, z: Any) -> list[Any]:
-        real = _real(x)
-        return [_levels(op.add(real, _real(y))), _levels(op.multiply(real, _real(z)))]
-
-    assert "dequantize" in _read(body, [(1, 16), (4, 16), (4, 16)])
+    assert "dequantize" in _read(_sum_and_product, [(1, 16), (4, 16), (4, 16)])

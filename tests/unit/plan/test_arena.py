@@ -11,10 +11,7 @@ import pytest
 from kiln.lower.schema import Step, TensorRecord
 from kiln.plan.lifetimes import ALIGN, Lifetime, aligned, lifetimes, lower_bound
 from kiln.plan.place import place, pressure_of
-
-
-def tensor(name: str, size: int = 64, kind: Any = "activation", alias: str | None = None) -> TensorRecord:
-    return TensorRecord(name=name, bytes=size, kind=kind, alias=alias, dtype="uint8", shape=[size])
+from plans import tensor_record
 
 
 def tensors(*items: TensorRecord) -> dict[str, TensorRecord]:
@@ -36,21 +33,25 @@ def test_aligned() -> None:
 
 
 def test_lifetimes_last_from_first_write_to_last_read() -> None:
-    tensor_of_name = tensors(*(tensor(name) for name in "abcd"), tensor("in", kind="input"))
+    tensor_of_name = tensors(*(tensor_record(name) for name in "abcd"), tensor_record("in", kind="input"))
     steps = [step("in a", "a"), step("a b", "b"), step("b c", "c"), step("a c d", "d")]
     assert spans(lifetimes(tensor_of_name, steps, {"in", "d"})) == {"a": (0, 3), "b": (1, 2), "c": (2, 3)}
 
 
 def test_a_view_keeps_its_tensor_alive() -> None:
     tensor_of_name = tensors(
-        tensor("a"), tensor("v", alias="a"), tensor("w", alias="v"), tensor("b"), tensor("c")
+        tensor_record("a"),
+        tensor_record("v", alias="a"),
+        tensor_record("w", alias="v"),
+        tensor_record("b"),
+        tensor_record("c"),
     )
     steps = [step("a", "a"), step("b", "b"), step("w b c", "c")]
     assert spans(lifetimes(tensor_of_name, steps, {"c"})) == {"a": (0, 2), "b": (1, 2)}
 
 
 def test_workspace_lives_for_one_step_and_empty_tensors_have_a_place() -> None:
-    tensor_of_name = tensors(tensor("s", 1000, "workspace"), tensor("a", 0), tensor("b"))
+    tensor_of_name = tensors(tensor_record("s", 1000, "workspace"), tensor_record("a", 0), tensor_record("b"))
     alive = {
         item.name: item for item in lifetimes(tensor_of_name, [step("a s", "a"), step("a b", "b")], {"b"})
     }
@@ -63,7 +64,7 @@ def owners(known: dict[str, Any], steps: list[Any], placed: set[str]) -> dict[st
 
 
 def test_an_output_takes_over_the_operand_that_dies() -> None:
-    tensor_of_name = tensors(*(tensor(name) for name in "abcd"))
+    tensor_of_name = tensors(*(tensor_record(name) for name in "abcd"))
     steps = [step("a", "a"), step("a b", "b", "a"), step("b c", "c", "b"), step("c d", "d", "c")]
     assert owners(tensor_of_name, steps, {"d"}) == {"a": ("b", "c")}
     assert spans(lifetimes(tensor_of_name, steps, {"d"})) == {"a": (0, 3)}
@@ -74,37 +75,37 @@ def test_an_output_takes_over_the_operand_that_dies() -> None:
     [
         (
             "is read later",
-            tensors(*(tensor(name) for name in "abo")),
+            tensors(*(tensor_record(name) for name in "abo")),
             [step("a", "a"), step("a b", "b", "a"), step("a b o", "o")],
         ),
         (
             "has another size",
-            tensors(tensor("a", 64), tensor("b", 128), tensor("o")),
+            tensors(tensor_record("a", 64), tensor_record("b", 128), tensor_record("o")),
             [step("a", "a"), step("a b", "b", "a"), step("b o", "o")],
         ),
         (
             "is not offered",
-            tensors(*(tensor(name) for name in "abo")),
+            tensors(*(tensor_record(name) for name in "abo")),
             [step("a", "a"), step("a b", "b"), step("b o", "o")],
         ),
         (
             "is read under another shape by the same step",
-            tensors(*(tensor(name) for name in "abo"), tensor("v", alias="a")),
+            tensors(*(tensor_record(name) for name in "abo"), tensor_record("v", alias="a")),
             [step("a", "a"), step("v a b", "b", "a"), step("b o", "o")],
         ),
         (
             "is read twice by the same step",
-            tensors(*(tensor(name) for name in "abo")),
+            tensors(*(tensor_record(name) for name in "abo")),
             [step("a", "a"), step("a a b", "b", "a"), step("b o", "o")],
         ),
         (
             "is read later through a view",
-            tensors(*(tensor(name) for name in "abo"), tensor("v", alias="a")),
+            tensors(*(tensor_record(name) for name in "abo"), tensor_record("v", alias="a")),
             [step("a", "a"), step("a b", "b", "a"), step("v b o", "o")],
         ),
         (
             "belongs to the caller",
-            tensors(tensor("in", kind="input"), tensor("b"), tensor("o")),
+            tensors(tensor_record("in", kind="input"), tensor_record("b"), tensor_record("o")),
             [step("in b", "b", "in"), step("b o", "o")],
         ),
     ],

@@ -9,12 +9,9 @@ import pytest
 from kiln.lower.schema import Step, TensorRecord
 from kiln.plan.lifetimes import lifetimes, lower_bound, root_of
 from kiln.plan.order import reorder
+from plans import tensor_record
 
 Graph = tuple[dict[str, TensorRecord], list[Step], set[str]]
-
-
-def entry(name: str, size: int, kind: Any = "activation", alias: str | None = None) -> TensorRecord:
-    return TensorRecord(name=name, bytes=size, kind=kind, alias=alias, dtype="uint8", shape=[size])
 
 
 def call(kernel: str, args: list[Any], writes: list[str]) -> Step:
@@ -24,23 +21,23 @@ def call(kernel: str, args: list[Any], writes: list[str]) -> Step:
 def random_graph(seed: int) -> Graph:
     """Steps that each read one to three earlier tensors; some through a view, some written twice."""
     rng = random.Random(seed)
-    tensors = {"in": entry("in", 64, "input")}
+    tensors = {"in": tensor_record("in", 64, "input")}
     steps: list[Step] = []
     readable = ["in"]
     for index in range(rng.randint(2, 25)):
         name = f"t{index}"
-        tensors[name] = entry(name, 64 * rng.randint(1, 50))
+        tensors[name] = tensor_record(name, 64 * rng.randint(1, 50))
         reads = rng.sample(readable, min(len(readable), rng.randint(1, 3)))
         scratch = []
         if not rng.randrange(4):
-            tensors[f"s{index}"] = entry(f"s{index}", 64 * rng.randint(1, 9), "workspace")
+            tensors[f"s{index}"] = tensor_record(f"s{index}", 64 * rng.randint(1, 9), "workspace")
             scratch = [f"s{index}"]
         steps.append(call(f"k{index}", [*reads, name, *scratch], [name]))
         if not rng.randrange(4):  # a second step that completes the same tensor
             steps.append(call(f"k{index}b", [name], [name]))
         readable.append(name)
         if not rng.randrange(3):
-            tensors[f"v{index}"] = entry(f"v{index}", tensors[name].bytes, alias=name)
+            tensors[f"v{index}"] = tensor_record(f"v{index}", tensors[name].bytes, alias=name)
             readable.append(f"v{index}")
     return tensors, steps, {"in", readable[-1]}
 
@@ -53,7 +50,10 @@ def peak(graph: Graph, steps: list[Step]) -> int:
 def test_the_step_that_frees_most_comes_first() -> None:
     """Both steps are ready after `begin`; `frees` makes a larger tensor, but is the last to read `big`."""
     sizes = {"big": 1024, "small": 64, "kept": 512, "result": 640, "y": 64}
-    tensors = {"in": entry("in", 64, "input"), **{name: entry(name, size) for name, size in sizes.items()}}
+    tensors = {
+        "in": tensor_record("in", 64, "input"),
+        **{name: tensor_record(name, size) for name, size in sizes.items()},
+    }
     steps = [
         call("begin", ["in", "big", "small"], ["big", "small"]),
         call("keeps", ["small", "kept"], ["kept"]),
@@ -90,11 +90,11 @@ def history(tensors: dict[str, Any], steps: list[Step]) -> dict[str, dict[str, l
 
 def test_a_branch_is_finished_before_the_next_one_begins() -> None:
     """Four branches that each blow up and shrink: side by side they need all four at once."""
-    tensors = {"in": entry("in", 64, "input"), "out": entry("out", 64)}
+    tensors = {"in": tensor_record("in", 64, "input"), "out": tensor_record("out", 64)}
     wide, narrow = [], []
     for index in range(4):
         big, small = f"big{index}", f"small{index}"
-        tensors |= {big: entry(big, 6400), small: entry(small, 64)}
+        tensors |= {big: tensor_record(big, 6400), small: tensor_record(small, 64)}
         wide.append(call(f"wide{index}", ["in", big], [big]))
         narrow.append(call(f"narrow{index}", [big, small], [small]))
     smalls = [f"small{index}" for index in range(4)]
@@ -108,6 +108,6 @@ def test_a_branch_is_finished_before_the_next_one_begins() -> None:
 
 
 def test_the_models_own_order_stays_where_none_is_better() -> None:
-    tensors = {name: entry(name, 64) for name in "abc"}
+    tensors = {name: tensor_record(name, 64) for name in "abc"}
     steps = [call(name, list(name), [name]) for name in "abc"]
     assert reorder(tensors, steps, set()) == steps

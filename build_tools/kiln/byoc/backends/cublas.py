@@ -84,7 +84,7 @@ def generate(match: Match, facts: TargetFacts) -> Code | None:
     added = [name for name in ("bias", "residual") if name in match.operands]
     workspace = _WORKSPACE[facts.gpu >= _HOPPER]
     source = _TEXT.format(
-        **{name: size if isinstance(size, int) else "KILN_CUBLAS_OPEN" for name, size in extents.items()},
+        **{name: size if isinstance(size, int) else "KILN_CUBLAS_DYNAMIC" for name, size in extents.items()},
         **{name: str(name in added).lower() for name in ("bias", "residual")},
         type=_TYPES[dtype],
         tf32=str(facts.precision == "tf32").lower(),

@@ -79,7 +79,7 @@ def generate(match: Match, facts: TargetFacts) -> Code | None:
     r, s, channels, filters = value.shape
     is_residual = "residual" in match.operands
     source = _TEXT.format(
-        **{name: size if isinstance(size, int) else "KILN_CUDNN_OPEN" for name, size in sizes.items()},
+        **{name: size if isinstance(size, int) else "KILN_CUDNN_DYNAMIC" for name, size in sizes.items()},
         type=_TYPES[dtype], tf32=str(facts.precision == "tf32").lower(),
         channels=channels, filters=filters, filter_height=r, filter_width=s,
         padding=_pair(padding[:2]), stride=_pair(attrs["strides"]), dilation=_pair(attrs["dilation"]),

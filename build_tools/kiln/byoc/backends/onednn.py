@@ -159,7 +159,7 @@ def _product(match: Match, facts: TargetFacts) -> Code:
         weights, tag = _in_blocks(weights), "dnnl_BA16a64b"
     names = {
         "PARTS": len(rows_of_primitives), "BATCHED": 0, "BATCH": 1, "DEPTH": depth, "COLUMNS": columns,
-        "TAKES_STORED": 1, "IS_OPEN": int(None in rows_of_primitives),
+        "TAKES_STORED": 1, "IS_DYNAMIC": int(None in rows_of_primitives),
     }  # fmt: skip
     size = str(rows) if isinstance(rows, int) else "rows"
     call = f"&parts[PART], x + first * DEPTH, {_weights(match)}, to"
@@ -169,7 +169,7 @@ def _product(match: Match, facts: TargetFacts) -> Code:
     run_last = (
         f"run({last_call})"
         if rows_of_primitives[-1] is not None
-        else f"run_open({last_call}, 1, count, DEPTH, COLUMNS)"
+        else f"run_dynamic({last_call}, 1, count, DEPTH, COLUMNS)"
     )
     body = [
         f"const int64_t first = task * {step};",
@@ -206,7 +206,7 @@ def _batch_matmul(match: Match, facts: TargetFacts) -> Code:
     sizes = {"batch": batch if whole_batch else 1, "rows": x[-2], "depth": x[-1], "columns": w[-1]}
     is_dynamic = [name for name, size in sizes.items() if not isinstance(size, int)]
     names = {
-        "PARTS": 1, "TAKES_STORED": 1, "BATCHED": 1, "IS_OPEN": int(bool(is_dynamic)),
+        "PARTS": 1, "TAKES_STORED": 1, "BATCHED": 1, "IS_DYNAMIC": int(bool(is_dynamic)),
         **{name.upper(): size if name not in is_dynamic else "ANY" for name, size in sizes.items()
            if name != "rows"},
     }  # fmt: skip
@@ -218,7 +218,7 @@ def _batch_matmul(match: Match, facts: TargetFacts) -> Code:
     )
     extents = ", ".join(text_of[name] for name in ("batch", "rows", "depth", "columns"))
     body = [
-        f"const dnnl_status_t status = {f'run_open({call}, {extents})' if is_dynamic else f'run({call})'};"
+        f"const dnnl_status_t status = {f'run_dynamic({call}, {extents})' if is_dynamic else f'run({call})'};"
     ]
     table = _rows_table([None if "rows" in is_dynamic else x[-2]])
     dynamic_sizes = [(name, sizes[name]) for name in is_dynamic]

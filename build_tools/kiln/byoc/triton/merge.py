@@ -66,7 +66,7 @@ def _attention(call: Any, definitions: Any, variables: Any) -> Mapping[str, Oper
     return None
 
 
-def _projection(expr: Any, definitions: Any, uses: Mapping[Any, int]) -> _Projection | None:
+def _projection(expr: relax.Expr, definitions: Any, uses: Mapping[Any, int]) -> _Projection | None:
     """The projection whose only reader is the definition of `expr`; None for another expression."""
 
     def defined(variable: Any, name: str) -> Any:
@@ -107,7 +107,7 @@ class _Merger(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
         self.groups = groups
         self.merged: dict[int, Any] = {}
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: relax.Call) -> Any:
         if call not in self.places:
             return self.visit_expr_post_order(call)
         number, index = self.places[call]

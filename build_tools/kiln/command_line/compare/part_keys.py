@@ -44,7 +44,7 @@ def keys_of_part(model: Model, part: onnx.ModelProto, left_out: Collection[str] 
 
 
 def _limits_of(part: onnx.ModelProto, tolerance: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a model's limits, but for limits of one output, that the outputs of `part` have."""
+    """The limits in `tolerance` for the types of the outputs of `part`, without those of single outputs."""
     types = {value.type.tensor_type.elem_type for value in part.graph.output}
     unread = {"outputs"}
     if types <= _FLOATS:

@@ -72,7 +72,7 @@ class _Trials:
         return self if "quantised: strict" in failure else replace(self, left_out=("quantised",))
 
     def configured(self, part: Path) -> str:
-        """What to build for a part: its file, or a YAML file with the keys of the model that apply to it."""
+        """The file to build for a part: itself, or a YAML file with the model's keys that apply to it."""
         graph = onnx.load(str(part), load_external_data=False)
         return str(write_keys(keys_of_part(self.model, graph, self.left_out), part))
 

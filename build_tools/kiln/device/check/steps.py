@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kiln.plan.loop_rounds import rounds_of
+from kiln.plan.loop_iterations import iterations_of
 from kiln.plan.schema import ExpressionArgument, Plan
 
 
 @dataclass(frozen=True)
 class TimedStep:
-    """A step of the plan, its time in seconds, and what it does in this time: in all rounds of its loop."""
+    """A step of the plan, its time in seconds, and its work in this time: in all iterations of its loop."""
 
     index: int
     kernel: str
@@ -51,14 +51,16 @@ def steps_of(plan: Plan, seconds: Sequence[float], bucket: int = 0) -> list[Time
     kernels = {kernel.symbol: kernel for kernel in plan.kernels}
     planned = plan.buckets[bucket].steps
     steps = []
-    for index, (step, time, rounds) in enumerate(zip(planned, seconds, rounds_of(planned), strict=True)):
+    for index, (step, time, iterations) in enumerate(
+        zip(planned, seconds, iterations_of(planned), strict=True)
+    ):
         kernel = kernels[step.kernel]
         moved = {"params": 0, "read": 0, "written": 0}
         for argument, declared in zip(step.args, kernel.args, strict=True):
             if not isinstance(argument, ExpressionArgument):
                 which = "params" if argument.at == "params" else "read" if declared.const else "written"
-                moved[which] += rounds * argument.bytes
-        operations = rounds * (2 * (step.macs or 0) or kernel.flops)
+                moved[which] += iterations * argument.bytes
+        operations = iterations * (2 * (step.macs or 0) or kernel.flops)
         ops = [{"name": op.name, "attrs": op.attrs} for op in kernel.ops]
         dtype = kernel.args[0].dtype
         steps.append(

@@ -65,7 +65,7 @@ def make(bundles: Sequence[tuple[Bundle, Target]], out: Path) -> None:
     manifest = read_manifest(bundle.folder)
     facts = _facts(bundle, manifest, bundles)
     files: dict[str, bytes] = {
-        "AndroidManifest.xml": _text("AndroidManifest.xml.j2", facts),
+        "AndroidManifest.xml": templates.rendered(_FILES, "AndroidManifest.xml.j2", facts).encode(),
         "R.txt": b"",
         "META-INF/com/android/build/gradle/aar-metadata.properties": (
             b"aarFormatVersion=1.0\naarMetadataVersion=1.0\nminCompileSdk=1\n"
@@ -117,10 +117,6 @@ def _port(port: ManifestPort) -> dict[str, Any]:
     }
 
 
-def _text(template: str, facts: Mapping[str, Any]) -> bytes:
-    return templates.environment(_FILES).get_template(template).render(facts).encode()
-
-
 def _classes(facts: Mapping[str, Any], folder: Path) -> bytes:
     """classes.jar, compiled by javac."""
     package_folder = Path(folder, "java", *facts["package"].split("."))
@@ -128,7 +124,7 @@ def _classes(facts: Mapping[str, Any], folder: Path) -> bytes:
     sources = []
     for name in ("Model", "Tensor"):
         sources.append(package_folder / f"{name}.java")
-        sources[-1].write_bytes(_text(f"{name}.java.j2", facts))
+        sources[-1].write_bytes(templates.rendered(_FILES, f"{name}.java.j2", facts).encode())
     command = ["javac", "--release", _RELEASE, "-Xlint:-options", "-encoding", "UTF-8", "-g:source,lines"]
     done = subprocess.run(
         [*command, "-d", str(folder / "classes"), *map(str, sources)],

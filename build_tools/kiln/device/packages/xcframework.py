@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import plistlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,8 @@ def make(bundles: Sequence[tuple[Bundle, Target]], out: Path) -> None:
     }  # fmt: skip
     licence = " ".join(str(manifest.get("licence") or "not stated").split())
     files = {
-        "Package.swift": _text("Package.swift.j2", facts),
-        f"Sources/{module}/{module}.swift": _text("Model.swift.j2", facts),
+        "Package.swift": templates.rendered(_FILES, "Package.swift.j2", facts).encode(),
+        f"Sources/{module}/{module}.swift": templates.rendered(_FILES, "Model.swift.j2", facts).encode(),
         "LICENSE.txt": f"Model {bundle.name}: {licence}\n".encode(),
     }
     target_of_platform: dict[str, str] = {}
@@ -71,8 +71,10 @@ def make(bundles: Sequence[tuple[Bundle, Target]], out: Path) -> None:
         files |= {
             f"{headers}/{path.name}": path.read_bytes() for path in bundle_of_platform.include.glob("*.h")
         }
-        files[f"{headers}/C{module}.h"] = _text("shim.h.j2", facts)
-        files[f"{headers}/module.modulemap"] = _text("module.modulemap.j2", facts)
+        files[f"{headers}/C{module}.h"] = templates.rendered(_FILES, "shim.h.j2", facts).encode()
+        files[f"{headers}/module.modulemap"] = templates.rendered(
+            _FILES, "module.modulemap.j2", facts
+        ).encode()
         if bundle_of_platform.params.is_file():
             files[f"params/{identifier}/params.bin"] = bundle_of_platform.params.read_bytes()
     files[f"{framework}/Info.plist"] = plistlib.dumps(
@@ -105,7 +107,3 @@ def _port(port: ManifestPort) -> dict[str, Any]:
     # Swift's literals have \u{…} in place of JSON's \u….
     name = json.dumps(port["name"], ensure_ascii=False).replace("\\u", "\\\\u")
     return {"swift_name": name.replace("\\(", "\\\\("), "dims": sizes}
-
-
-def _text(template: str, facts: Mapping[str, Any]) -> bytes:
-    return templates.environment(_FILES).get_template(template).render(facts).encode()

@@ -8,7 +8,8 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as script
 
-from kiln.frontend.symbols import Extent, int64
+from kiln.extents import Extent
+from kiln.frontend.symbols import int64
 
 # By the kind of a reduction, the function that combines two numbers.
 COMBINE: dict[str, Callable[[Any, Any], Any]] = {

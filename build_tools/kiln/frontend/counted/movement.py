@@ -12,8 +12,9 @@ from typing import Any
 
 from tvm import te, tirx
 
+from kiln.extents import Extent, is_one
 from kiln.frontend.counted.sizes import counted_size
-from kiln.frontend.symbols import Extent, Symbols, int64, int64_of
+from kiln.frontend.symbols import Symbols, int64, int64_of
 
 _LONGEST = 2**31 - 1
 # (numbers of the run, each a function of an index) → a number
@@ -44,13 +45,25 @@ def move(builder: Any, shape: Sequence[Extent], values: Sequence[Any], read: Num
     return builder.emit_te(expression, *values, primfunc_name_hint=hint)
 
 
+def in_shape(builder: Any, elements: Any, shape: Sequence[Extent], hint: str) -> Any:
+    """The elements of a tensor of one axis, in their order, in a tensor of `shape`."""
+
+    def read(indices: Any, x: Any) -> Any:
+        position: Any = int64(0)
+        for index, extent in zip(indices, shape, strict=True):
+            position = position * extent + index
+        return x(position)
+
+    return move(builder, shape, [elements], read, hint)
+
+
 def element(tensor: Any, index: int) -> Any:
     """An element of a vector, or the only one of a scalar, as int64; 32-bit processors have no such casts."""
     value = tensor(int64(index)) if len(tensor.shape) else tensor()
     return tirx.Cast("int64", tirx.Cast("int32", value) if str(value.ty.dtype).startswith("float") else value)
 
 
-def slice_start(begin: Any, step: Any, extent: Any) -> Any:
+def slice_start(begin: Any, step: Any, extent: Extent) -> Any:
     """The first position of a slice, as ONNX clamps it."""
     begin = tirx.Select(begin < int64(0), begin + extent, begin)
     forward = tirx.max(tirx.min(begin, extent), int64(0))
@@ -58,7 +71,7 @@ def slice_start(begin: Any, step: Any, extent: Any) -> Any:
     return tirx.Select(step > int64(0), forward, backward)
 
 
-def slice_count(begin: Any, end: Any, step: Any, extent: Any) -> Any:
+def slice_count(begin: Any, end: Any, step: Any, extent: Extent) -> Any:
     """The number of positions of a slice; -1 for a step of 0."""
     first, positive = slice_start(begin, step, extent), step > int64(0)
     end = tirx.Select(end < int64(0), end + extent, end)
@@ -78,7 +91,7 @@ def slice_count(begin: Any, end: Any, step: Any, extent: Any) -> Any:
     return tirx.Select(step == int64(0), int64(-1), tirx.Select(empty, int64(0), count))
 
 
-def padded_place(at: Any, before: Any, extent: Any, mode: str) -> Any:
+def padded_place(at: Any, before: Any, extent: Extent, mode: str) -> Any:
     """The position of an axis of `extent` elements from which the element `at` of the padded axis comes."""
     source = at - before
     last = extent - int64(1)
@@ -87,9 +100,5 @@ def padded_place(at: Any, before: Any, extent: Any, mode: str) -> Any:
     if mode == "reflect":
         period = tirx.max(last * int64(2), int64(1))
         folded = tirx.floormod(source, period)
-        return tirx.min(folded, period - folded) if not _is_one(extent) else int64(0)
+        return tirx.min(folded, period - folded) if not is_one(extent) else int64(0)
     return tirx.max(tirx.min(source, last), int64(0))
-
-
-def _is_one(extent: Any) -> bool:
-    return isinstance(extent, tirx.IntImm) and int(extent) == 1

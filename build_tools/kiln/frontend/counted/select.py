@@ -8,14 +8,15 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
+from kiln.extents import Extent, shape_of
 from kiln.frontend.counted.sizes import counted
-from kiln.frontend.symbols import Extent, Symbols, int64_of
+from kiln.frontend.symbols import Symbols, int64_of
 
 _KEPT = ("relax.astype", "relax.reshape")  # the operators that keep how many elements are not zero
 _ZERO, _ONE = tirx.IntImm("int64", 0), tirx.IntImm("int64", 1)
 
 
-def positions(builder: Any, symbols: Symbols, tensor: str, data: Any) -> Any:
+def positions(builder: relax.BlockBuilder, symbols: Symbols, tensor: str, data: Any) -> Any:
     """The indices of the elements of `data` that are not zero: int64, shape (count, rank of `data`).
 
     `tensor`: the tensor of the file that is counted. Where the same tensor was counted before, the result is
@@ -24,7 +25,7 @@ def positions(builder: Any, symbols: Symbols, tensor: str, data: Any) -> Any:
     computed = _computed(builder, data)
     if computed in symbols.found and not symbols.bounds.keys() & {tensor, symbols.inside}:
         return symbols.found[computed]
-    most = symbols.most_counted(tensor, symbols.product(_shape(data)))
+    most = symbols.most_counted(tensor, symbols.product(shape_of(data)))
 
     def compute(x: Any) -> Any:
         shape = [[int64_of(most), int64_of(len(x.shape))], [_ONE]]
@@ -50,17 +51,13 @@ def count_of(builder: Any, symbols: Symbols, numbers: Any) -> Extent | None:
     return symbols.found[call].ty.shape[0]
 
 
-def _computed(builder: Any, tensor: Any) -> Any:
+def _computed(builder: relax.BlockBuilder, tensor: Any) -> Any:
     """The call that computes a tensor; the tensor itself if none does."""
     call = builder.lookup_binding(tensor) if isinstance(tensor, relax.Var) else tensor
     return tensor if call is None else call
 
 
-def _shape(data: Any) -> list[Extent]:
-    return [int(size) if isinstance(size, tirx.IntImm) else size for size in data.ty.shape]
-
-
-def _scan(x: Any, shape: list[Any], rows: Any, count: Any) -> Any:
+def _scan(x: Any, shape: list[Extent], rows: Any, count: Any) -> Any:
     """The statement that writes the indices of elements that are not zero, and their number.
 
     Beyond the first axis of `rows`, elements are counted and not written.
@@ -71,7 +68,7 @@ def _scan(x: Any, shape: list[Any], rows: Any, count: Any) -> Any:
     return ir.get()
 
 
-def _nest(x: Any, shape: list[Any], at: list[Any], rows: Any, count: Any) -> None:
+def _nest(x: Any, shape: list[Extent], at: list[Any], rows: Any, count: Any) -> None:
     if len(at) < len(shape):
         with script.serial(_ZERO, shape[len(at)]) as index:
             _nest(x, shape, [*at, index], rows, count)

@@ -21,14 +21,20 @@ import tvm
 from tvm import relax, tirx
 
 from kiln.callbacks import post_order_visit, structural_walk
-from kiln.frontend.symbols import Extent, Symbols
+from kiln.extents import Extent
+from kiln.frontend.symbols import Symbols
 
 COUNT = "kiln.count "  # and a JSON object: dim, the name of the dimension, and tensor, that of the file
 AFTER = "kiln.after"  # its result is its first operand, after the steps that count the sizes of the others
 
 
 def counted(
-    builder: Any, symbols: Symbols, tensor: str, count: Any, tables: Sequence[Any], most: Extent
+    builder: relax.BlockBuilder,
+    symbols: Symbols,
+    tensor: str,
+    count: Any,
+    tables: Sequence[Any],
+    most: Extent,
 ) -> list[Any]:
     """The first rows of each of `tables`, as many as the number in `count`, an int64 tensor of one element.
 

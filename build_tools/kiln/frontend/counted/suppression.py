@@ -15,9 +15,10 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
+from kiln.extents import Extent, extent
 from kiln.frontend.counted.memory import SORT_SLOTS, IndexRow, Slots, merge_sort, serial
 from kiln.frontend.counted.sizes import counted
-from kiln.frontend.symbols import Extent, Symbols, int64, int64_of
+from kiln.frontend.symbols import Symbols, int64, int64_of
 
 _FOUND, _KEPT, _SUPPRESSED, _SORT = 0, 1, 2, 3  # slots
 
@@ -51,9 +52,11 @@ def suppress(builder: Any, symbols: Symbols, tensor: str, suppression: Suppressi
     return counted(builder, symbols, tensor, count, [rows], most)[0]
 
 
-def rows_and_count(builder: Any, symbols: Symbols, suppression: Suppression, most: Extent) -> tuple[Any, Any]:
+def rows_and_count(
+    builder: relax.BlockBuilder, symbols: Symbols, suppression: Suppression, most: Extent
+) -> tuple[Any, Any]:
     """The kept boxes as the first of `most` rows, whose others are not specified, and how many they are."""
-    greatest = symbols.greatest([_extent(suppression.scores.ty.shape[2])])
+    greatest = symbols.greatest([extent(suppression.scores.ty.shape[2])])
     if greatest is None:
         raise ValueError("its number of boxes has no greatest value")
     operands = [suppression.boxes, suppression.scores, suppression.most, suppression.overlap]
@@ -70,10 +73,6 @@ def rows_and_count(builder: Any, symbols: Symbols, suppression: Suppression, mos
     suppressed = builder.emit_te(compute, *operands, primfunc_name_hint="non_max_suppression")
     rows, count = (builder.emit(relax.TupleGetItem(suppressed, index)) for index in (0, 1))
     return rows, count
-
-
-def _extent(size: Any) -> Extent:
-    return int(size) if isinstance(size, tirx.IntImm) else size
 
 
 class _Suppressor:

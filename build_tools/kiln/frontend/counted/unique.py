@@ -10,9 +10,10 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
+from kiln.extents import shape_of
 from kiln.frontend.counted.memory import SORT_SLOTS, IndexRow, Slots, merge_sort, serial
 from kiln.frontend.counted.sizes import counted
-from kiln.frontend.symbols import Extent, Symbols, int64, int64_of
+from kiln.frontend.symbols import Symbols, int64, int64_of
 
 _LESS, _MORE, _GROUPS, _SORT = 0, 1, 2, 3  # slots
 
@@ -30,13 +31,14 @@ class Distinct:
     kinds: Any
 
 
-def distinct(builder: Any, symbols: Symbols, tensor: str, rows: Any, ascending: bool) -> Distinct:
+def distinct(
+    builder: relax.BlockBuilder, symbols: Symbols, tensor: str, rows: Any, ascending: bool
+) -> Distinct:
     """The distinct rows of `rows`, of shape (n, m), in ascending order, or in that of their first occurrence.
 
     NaN equals itself and is above all numbers. `tensor`: the tensor of the file that is counted.
     """
-    size = rows.ty.shape[0]
-    n: Extent = int(size) if isinstance(size, tirx.IntImm) else size
+    n = shape_of(rows)[0]
     most, greatest = symbols.most_counted(tensor, n), symbols.greatest([n])
     if greatest is None:
         raise ValueError("its number of elements has no greatest value")

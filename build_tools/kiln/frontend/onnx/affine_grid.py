@@ -10,10 +10,11 @@ from typing import Any
 
 from tvm import tirx
 
+from kiln.extents import Extent
 from kiln.frontend.counted import movement
 from kiln.frontend.counted.movement import element
 from kiln.frontend.onnx.node import Node
-from kiln.frontend.symbols import Extent, int64, int64_of
+from kiln.frontend.symbols import int64, int64_of
 
 
 def affine_grid(node: Node) -> Any:

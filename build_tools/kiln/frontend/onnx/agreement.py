@@ -12,11 +12,12 @@ from typing import Any
 from tvm import tirx
 
 from kiln.config.sizes import names
+from kiln.extents import Extent, shape_of
 from kiln.frontend.counted import movement
 from kiln.frontend.counted.movement import element
-from kiln.frontend.onnx.node import as_tensor, extents, part
+from kiln.frontend.onnx.node import as_tensor, part
 from kiln.frontend.onnx.value import from_items
-from kiln.frontend.symbols import Extent, Symbols, int64
+from kiln.frontend.symbols import Symbols, int64
 
 
 def is_counted(symbols: Symbols, size: Extent) -> bool:
@@ -37,7 +38,7 @@ def agreed(builder: Any, symbols: Symbols, tensor: str, data: Any, shape: Sequen
 
     `tensor`: the tensor of the file that errors name.
     """
-    sizes_before, checked = extents(data), data
+    sizes_before, checked = shape_of(data), data
     for axis, (size, required) in enumerate(zip(sizes_before, shape, strict=True)):
         if symbols.equal(size, required):
             continue

@@ -8,6 +8,8 @@ from typing import Any
 import onnx
 from onnx import numpy_helper
 
+from kiln.frontend.onnx.attributes import integer_attribute
+
 _AXIS_INPUTS = {"CumProd": 1, "CumSum": 1}
 _INDEXED = ("Gather", "GatherElements", "ScatterElements")
 
@@ -26,7 +28,7 @@ def check_axes_and_indices(
             if not -len(shape) <= axis < len(shape):
                 raise ValueError(f"its axis is {axis}, allowed: {-len(shape)}..{len(shape) - 1}")
     if node.op_type in _INDEXED:
-        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+        axis = integer_attribute(node, "axis", 0)
         size = shape[axis] if -len(shape) <= axis < len(shape) else None
         if not isinstance(size, int):
             return

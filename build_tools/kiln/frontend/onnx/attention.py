@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from kiln.extents import Extent
 from kiln.frontend.onnx.body import Body
 from kiln.frontend.onnx.node import part
-from kiln.frontend.symbols import Extent
 
 op = relax.op
 

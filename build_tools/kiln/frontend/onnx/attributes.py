@@ -132,6 +132,11 @@ _TEXTS: dict[tuple[str, str], Sequence[str]] = {
 _TYPED = {("Cast", "to"), ("ConstantOfShape", "dtype"), ("EyeLike", "dtype")}
 
 
+def integer_attribute(node: onnx.NodeProto, name: str, default: int) -> int:
+    """The attribute `name` of a node, an integer; `default` where the node has none of this name."""
+    return next((int(attribute.i) for attribute in node.attribute if attribute.name == name), default)
+
+
 def graphs(path: Path, model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     """The graph of `model` and all graphs nested in its nodes, outer graphs first.
 

@@ -11,9 +11,10 @@ from onnx import helper
 from tvm import ir, relax
 
 from kiln.arrays import Array
-from kiln.frontend.onnx.node import extents, reshaped
+from kiln.extents import Extent, shape_of
+from kiln.frontend.onnx.node import reshaped
 from kiln.frontend.onnx.value import Value
-from kiln.frontend.symbols import Extent, Symbols
+from kiln.frontend.symbols import Symbols
 
 
 class Scope(Protocol):
@@ -123,7 +124,7 @@ class Body:
 
     def shape(self, name: str) -> list[Extent]:
         """The sizes of a tensor: ints, or TIR expressions."""
-        return extents(self.tensor(name))
+        return shape_of(self.tensor(name))
 
     def rank(self, name: str) -> int:
         """The number of axes of a tensor."""

@@ -12,10 +12,12 @@ from typing import Any, NoReturn
 import onnx
 from tvm import relax
 
+from kiln.extents import Extent, is_one, shape_of
 from kiln.frontend.onnx.agreement import agreed, is_counted, may_agree
-from kiln.frontend.onnx.node import extents, shape_expr
+from kiln.frontend.onnx.attributes import integer_attribute
+from kiln.frontend.onnx.node import shape_expr
 from kiln.frontend.onnx.refusals import OF_THE_EXAMPLE
-from kiln.frontend.symbols import Extent, SizeComparisons, Symbols
+from kiln.frontend.symbols import SizeComparisons, Symbols
 
 BROADCAST = {
     *("Add", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Pow", "PRelu", "Sub", "Sum", "Where"),
@@ -25,7 +27,7 @@ BROADCAST = {
 
 
 def aligned(
-    node: onnx.NodeProto, tensors: Callable[[str], Any], symbols: Symbols, builder: Any
+    node: onnx.NodeProto, tensors: Callable[[str], Any], symbols: Symbols, builder: relax.BlockBuilder
 ) -> Callable[[str], Any]:
     """The look-up `tensors` (by name), with equal sizes of the operands of `node` written alike.
 
@@ -35,12 +37,12 @@ def aligned(
     if node.op_type not in BROADCAST and not joins:
         return tensors
     operands = {name: tensors(name) for name in node.input if name}
-    shapes = {name: extents(tensor) for name, tensor in operands.items() if tensor.ty.shape is not None}
+    shapes = {name: shape_of(tensor) for name, tensor in operands.items() if tensor.ty.shape is not None}
     if len(shapes) < 2 or all(isinstance(size, int) for shape in shapes.values() for size in shape):
         return tensors
     skipped = None
     if joins:
-        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 1)
+        axis = integer_attribute(node, "axis", 1)
         rank = len(next(iter(shapes.values())))
         skipped = -1 - (axis if axis < 0 else axis - rank)  # counted from the last axis
     changed = _common_sizes(shapes, symbols, skipped)
@@ -70,11 +72,6 @@ def _common_sizes(
                     _refuse(chosen, size, symbols)
                 changed.setdefault(name, list(shapes[name]))[-1 - from_last] = chosen
     return changed
-
-
-def is_one(size: Extent) -> bool:
-    """Whether a size is the number 1."""
-    return isinstance(size, int) and size == 1
 
 
 def _refuse(a: Extent, b: Extent, symbols: Symbols) -> NoReturn:

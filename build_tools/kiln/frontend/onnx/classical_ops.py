@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from kiln.extents import Extent
 from kiln.frontend.onnx.body import Body, Expansion
-from kiln.frontend.symbols import Extent
 
 
 def _floats(body: Body, name: str) -> str:

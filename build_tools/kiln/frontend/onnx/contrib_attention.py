@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import relax
 
+from kiln.extents import Extent
 from kiln.frontend.onnx.attention import (
     Scores,
     attend,
@@ -20,7 +21,6 @@ from kiln.frontend.onnx.attention import (
 from kiln.frontend.onnx.body import Body, Expansion
 from kiln.frontend.onnx.integer_ops import product_to_float
 from kiln.frontend.onnx.node import part
-from kiln.frontend.symbols import Extent
 
 op = relax.op
 

@@ -18,9 +18,9 @@ from onnx import helper, numpy_helper
 from tvm import ir, relax
 from tvm_ffi import structural_equal
 
+from kiln.extents import shape_of
 from kiln.frontend.onnx import order, plan_loops, sequences
 from kiln.frontend.onnx.if_results import IfResults
-from kiln.frontend.onnx.node import extents
 from kiln.frontend.onnx.scans import scan
 from kiln.frontend.onnx.value import Value, from_array
 
@@ -31,7 +31,7 @@ MOST_NODES = 1 << 14  # of all iterations of one node
 def run(host: Any, node: onnx.NodeProto) -> None:
     """Convert `node`, one of KINDS, in the importer `host`.
 
-    Raises ValueError, with the way round, for a value that must be known before the model runs and is not.
+    Raises ValueError, with a remedy, for a value that must be known before the model runs and is not.
     """
     Control(host, node).convert()
 
@@ -110,7 +110,7 @@ class Control:
         same_type = str(types[0].dtype) == str(types[1].dtype)
         if not same_type or not structural_equal(types[0].shape, types[1].shape):
             text = self.host._symbols.shown
-            sizes = [", ".join(map(text, extents(self.host._tensor(name)))) for name in (yes, no)]
+            sizes = [", ".join(map(text, shape_of(self.host._tensor(name)))) for name in (yes, no)]
             both_types = " and ".join(f"{ty.dtype}[{size}]" for ty, size in zip(types, sizes, strict=True))
             raise ValueError(
                 f"{result} is {both_types}, depending on a value of the run: allowed is one "
@@ -124,7 +124,7 @@ class Control:
 
     def _scalar(self, name: str, role: str) -> None:
         """Raise ValueError unless the tensor `name` has one element."""
-        sizes = extents(self.host._tensor(name))
+        sizes = shape_of(self.host._tensor(name))
         if any(size != 1 for size in sizes):
             raise ValueError(f"{role} has the shape {sizes}, allowed: one element")
 

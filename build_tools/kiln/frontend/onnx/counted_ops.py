@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from kiln.extents import Extent
 from kiln.frontend.counted import select, span
 from kiln.frontend.counted.sizes import counted_size
 from kiln.frontend.counted.suppression import Suppression, suppress
 from kiln.frontend.counted.unique import distinct
 from kiln.frontend.onnx.node import Node, prims, shape_expr, smaller
-from kiln.frontend.symbols import Extent
 
 op = relax.op
 

@@ -13,13 +13,13 @@ import numpy as np
 from onnx import numpy_helper
 from tvm import relax, tirx
 
+from kiln.extents import Extent, is_one
 from kiln.frontend.counted import movement
 from kiln.frontend.counted.movement import element
-from kiln.frontend.onnx.broadcast import is_one
 from kiln.frontend.onnx.data_dependent_sizes import axis_size, extents_of, length_of
 from kiln.frontend.onnx.known_parts import known_parts
 from kiln.frontend.onnx.node import Node, shape_expr
-from kiln.frontend.symbols import Extent, int64, int64_of
+from kiln.frontend.symbols import int64, int64_of
 
 op = relax.op
 
@@ -148,11 +148,4 @@ def reshape(node: Node) -> Any:
         for axis, size in enumerate(known_sizes)
     ]
     flat = node.builder.emit(op.reshape(data, shape_expr([elements])))
-
-    def read(indices: Any, x: Any) -> Any:
-        position: Any = int64(0)
-        for index, extent in zip(indices, sizes, strict=True):
-            position = position * extent + index
-        return x(position)
-
-    return movement.move(node.builder, sizes, [flat], read, "reshape")
+    return movement.in_shape(node.builder, flat, sizes, "reshape")

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
+from kiln.extents import Extent
 from kiln.frontend.counted import movement
 from kiln.frontend.counted.movement import element
 from kiln.frontend.onnx.node import Node, as_tensor
 from kiln.frontend.onnx.value import from_items
-from kiln.frontend.symbols import Extent, int64, int64_of
+from kiln.frontend.symbols import int64, int64_of
 
 op = relax.op
 

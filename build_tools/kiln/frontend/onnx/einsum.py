@@ -12,7 +12,8 @@ from typing import Any
 
 from tvm import ir, relax
 
-from kiln.frontend.onnx.node import Node, extents, shape_expr
+from kiln.extents import shape_of
+from kiln.frontend.onnx.node import Node, shape_expr
 
 op = relax.op
 
@@ -22,7 +23,7 @@ class _Term:
 
     def __init__(self, tensor: Any, letters: str) -> None:
         self.tensor, self.letters = tensor, letters
-        self.sizes = dict(zip(letters, extents(tensor), strict=True))
+        self.sizes = dict(zip(letters, shape_of(tensor), strict=True))
 
     @property
     def is_constant(self) -> bool:
@@ -34,7 +35,7 @@ def einsum(node: Node) -> Any:
     tensors = [node.tensor(index) for index in range(len(node.inputs))]
     attribute = node.attributes["equation"]
     equation = (attribute.decode() if isinstance(attribute, bytes) else str(attribute)).replace(" ", "")
-    parsed = _parsed_equation(equation, [len(extents(tensor)) for tensor in tensors])
+    parsed = _parsed_equation(equation, [len(shape_of(tensor)) for tensor in tensors])
     if parsed is None:
         return None
     letters, result = parsed

@@ -13,10 +13,10 @@ import numpy as np
 from tvm import relax
 
 from kiln.arrays import Array
+from kiln.extents import Extent
 from kiln.frontend.onnx.body import Body, Expansion
 from kiln.frontend.onnx.node import part
 from kiln.frontend.onnx.packed_weights import constant, unpacked
-from kiln.frontend.symbols import Extent
 
 op = relax.op
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from tvm import relax
 
+from kiln.extents import Extent
 from kiln.frontend.onnx import linear_attention as onnx_operator
 from kiln.frontend.onnx.body import Body, Expansion
 from kiln.frontend.onnx.node import part
 from kiln.frontend.onnx.transformer_ops import rms_norm
-from kiln.frontend.symbols import Extent
 
 op = relax.op
 _FLOAT = "float32"  # the operators compute in it, whatever type their tensors have

@@ -14,6 +14,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from kiln.errors import KilnError
+from kiln.extents import Extent, shape_of
 from kiln.frontend.importer import operators, tensor_type
 from kiln.frontend.onnx import ops, order, required_sizes, structure
 from kiln.frontend.onnx.attributes import describe, name_in_errors
@@ -24,14 +25,14 @@ from kiln.frontend.onnx.control import weights_of
 from kiln.frontend.onnx.expansions import expansion_of
 from kiln.frontend.onnx.guards import Attributes, Inputs, Types, check_numbers, check_read
 from kiln.frontend.onnx.misfits import UnknownSizesError, has_rule, reason, size_fault, types_of
-from kiln.frontend.onnx.node import Node, as_tensor, extents
+from kiln.frontend.onnx.node import Node, as_tensor
 from kiln.frontend.onnx.own_nodes import convert_own, has_converter, is_own
 from kiln.frontend.onnx.refusals import draws, refuse
 from kiln.frontend.onnx.schema_functions import body_of, domain_of, has_body
 from kiln.frontend.onnx.sequences import Sequences
 from kiln.frontend.onnx.shapes import MOST_ELEMENTS, evaluate
 from kiln.frontend.onnx.value import Value, array_of, from_array, from_items
-from kiln.frontend.symbols import Extent, Symbols
+from kiln.frontend.symbols import Symbols
 from kiln.operators.registry import LoadedOperator
 
 _NODES_NAMED = 3  # nodes recorded per operator, for errors
@@ -153,7 +154,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         if value is not None:
             return list(value.items.shape)
         tensor: Any = self._nodes.get(name)
-        return None if getattr(getattr(tensor, "ty", None), "shape", None) is None else extents(tensor)
+        return None if getattr(getattr(tensor, "ty", None), "shape", None) is None else shape_of(tensor)
 
     def _expand(self, node: onnx.NodeProto, expansion: Expansion) -> None:
         """Convert a node by its expansion. Raises ValueError for a missing output and an unread attribute."""
@@ -213,7 +214,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
     def _measure(self, node: onnx.NodeProto) -> Value:
         """The value of a Shape or Size node."""
         value = self._values.get(node.input[0])
-        shape = list(value.items.shape) if value else extents(self._tensor(node.input[0]))
+        shape = list(value.items.shape) if value else shape_of(self._tensor(node.input[0]))
         if node.op_type == "Size":
             product = from_items([self._symbols.product(shape)])
             return Value(product.items.reshape(()), "int64")
@@ -268,7 +269,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         types = {}
         for name in filter(None, node.input):
             value = self._values.get(name)
-            shape = list(value.items.shape) if value else extents(self._tensor(name))
+            shape = list(value.items.shape) if value else shape_of(self._tensor(name))
             dtype = value.dtype if value else str(self._tensor(name).ty.dtype)
             types[name] = helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape
         nodes = body_of(node, types, opsets)

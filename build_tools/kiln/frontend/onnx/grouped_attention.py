@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from kiln.extents import Extent
 from kiln.frontend.onnx.attention import (
     Scores,
     attend,
@@ -23,7 +24,6 @@ from kiln.frontend.onnx.body import Body, Expansion
 from kiln.frontend.onnx.node import part
 from kiln.frontend.onnx.rotary_ops import at_positions, rotate
 from kiln.frontend.onnx.windowed_cache import windowed_cache
-from kiln.frontend.symbols import Extent
 
 op = relax.op
 _REFUSED_INPUTS = {"k_scale": 12, "v_scale": 13, "q_norm_weight": 14, "k_norm_weight": 15}

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from kiln.frontend.onnx.attributes import graphs, set_nodes
+from kiln.frontend.onnx.attributes import graphs, integer_attribute, set_nodes
 from kiln.frontend.onnx.order import reads
 
 
@@ -68,7 +68,7 @@ def _growth(body: onnx.GraphProto, index: int) -> onnx.NodeProto | None:
     join = next((node for node in body.node if result in node.output), None)
     if join is None or join.op_type != "Concat" or list(join.input[:1]) != [name] or len(join.input) != 2:
         return None
-    axis = next((attribute.i for attribute in join.attribute if attribute.name == "axis"), 1)
+    axis = integer_attribute(join, "axis", 1)
     readers = [node for node in body.node if {name, result} & set(reads(node))]
     returned = [value.name for value in body.output].count(result)
     return join if axis == 0 and readers == [join] and returned == 1 and join.input[1] != name else None

@@ -12,7 +12,8 @@ import onnx
 from onnx import helper
 from tvm.relax.frontend.onnx import onnx_frontend
 
-from kiln.frontend.onnx.node import Node, extents
+from kiln.extents import shape_of
+from kiln.frontend.onnx.node import Node
 
 # Attributes that repeat an input, or that only restrict a result which nothing reads.
 _REDUNDANT = {
@@ -167,7 +168,7 @@ class Types:
         inferred = self._types.get(name)
         if inferred is None or getattr(result.ty, "shape", None) is None:
             return
-        ours, dtype = extents(result), str(result.ty.dtype)
+        ours, dtype = shape_of(result), str(result.ty.dtype)
         if inferred.elem_type:
             theirs = _dtype(inferred.elem_type)
             if theirs != dtype:

@@ -12,11 +12,12 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from kiln.extents import Extent, shape_of
 from kiln.frontend import branches
 from kiln.frontend.counted.sizes import counted
-from kiln.frontend.onnx.node import as_tensor, extents, prims, shape_expr
+from kiln.frontend.onnx.node import as_tensor, prims, shape_expr
 from kiln.frontend.onnx.value import from_items
-from kiln.frontend.symbols import Extent, int64_of
+from kiln.frontend.symbols import int64_of
 
 op = relax.op
 
@@ -50,7 +51,7 @@ class IfResults:
     def _in_one_shape(self, output: str, yes: str, no: str) -> tuple[Any, Any]:
         """The tensors `yes` and `no` with one shape, that of the branch which is chosen."""
         tensors = [self.host._tensor(name) for name in (yes, no)]
-        shapes = [extents(tensor) for tensor in tensors]
+        shapes = [shape_of(tensor) for tensor in tensors]
         if str(tensors[0].ty.dtype) != str(tensors[1].ty.dtype) or len(shapes[0]) != len(shapes[1]):
             raise ValueError(self._refusal_of_types(output, tensors))
         equal = self.host._symbols.equal
@@ -67,7 +68,7 @@ class IfResults:
 
     def _refusal_of_types(self, output: str, tensors: Sequence[Any]) -> str:
         text = self.host._symbols.shown
-        types = [f"{tensor.ty.dtype}[{', '.join(map(text, extents(tensor)))}]" for tensor in tensors]
+        types = [f"{tensor.ty.dtype}[{', '.join(map(text, shape_of(tensor)))}]" for tensor in tensors]
         return (
             f"output '{output}' is {' and '.join(types)}, depending on a value of the run: allowed is one "
             "type and one number of axes; reshape or cast the result of one branch in the model"
@@ -79,7 +80,7 @@ class IfResults:
 
     def _first_elements(self, tensor: Any, axis: int, positions: Any) -> Any:
         """The first elements of `tensor` along `axis`, as many as there are `positions`."""
-        shape = extents(tensor)
+        shape = shape_of(tensor)
         if isinstance(shape[axis], int) and shape[axis] == 0:
             shape[axis] = positions.ty.shape[0]
             return self.host.bb.emit(op.zeros(shape_expr(shape), str(tensor.ty.dtype)))

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
+from kiln.extents import Extent
 from kiln.frontend.onnx.node import Node, as_tensor, prims, shape_expr
 from kiln.frontend.onnx.resample import SIMPLE, Rule, resample, rule_with_rounding
 from kiln.frontend.onnx.run_resize import RunResize
 from kiln.frontend.onnx.value import Ratio, from_items
-from kiln.frontend.symbols import Extent
 
 _RELAX_METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
 # Scales are float32, so 2/3 is stored as 0.6666667. Exporters do not use fractions with greater divisors.

@@ -14,10 +14,10 @@ from typing import Any
 
 from tvm import relax
 
+from kiln.extents import Extent
 from kiln.frontend.onnx.agreement import agreed, may_agree
 from kiln.frontend.onnx.node import Node, as_tensor
 from kiln.frontend.onnx.value import Value, from_items
-from kiln.frontend.symbols import Extent
 
 _REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "min": "min", "max": "max"}
 

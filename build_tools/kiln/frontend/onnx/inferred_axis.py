@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from tvm import tirx
 
-from kiln.frontend.symbols import Extent, Symbols
+from kiln.extents import Extent
+from kiln.frontend.symbols import Symbols
 
 
 def inferred_axis(symbols: Symbols, shape: Sequence[Extent], sizes: Sequence[Extent]) -> Extent:

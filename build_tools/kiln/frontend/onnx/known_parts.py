@@ -6,9 +6,9 @@ from typing import Any
 
 from tvm import ir, relax, tirx
 
+from kiln.extents import Extent, shape_of
 from kiln.frontend.counted.select import count_of
-from kiln.frontend.onnx.node import Node, extents
-from kiln.frontend.symbols import Extent
+from kiln.frontend.onnx.node import Node
 
 _WRAPPERS = {"relax.astype", "relax.reshape", "relax.squeeze", "relax.expand_dims"}  # keep all elements
 
@@ -21,7 +21,7 @@ def known_parts(node: Node, index: int) -> list[Extent | None]:
 
 def _elements(node: Node, tensor: Any) -> list[Extent | None]:
     """The elements of a tensor of fixed size, as far as they follow from the calls that compute it."""
-    size = node.symbols.product(extents(tensor))
+    size = node.symbols.product(shape_of(tensor))
     assert isinstance(size, int)
     call = node.builder.lookup_binding(tensor) if isinstance(tensor, relax.Var) else tensor
     if isinstance(call, ir.GenericConst):

@@ -16,6 +16,7 @@ import onnx
 from onnx import helper
 
 from kiln.frontend.importer import one_line
+from kiln.frontend.onnx.attributes import integer_attribute
 from kiln.frontend.onnx.broadcast import BROADCAST
 from kiln.frontend.onnx.schema_functions import domain_of
 from kiln.frontend.size_of import plain_sizes
@@ -29,7 +30,7 @@ _OWN_FOLDER = str(Path(__file__).resolve().parents[2])
 _PYTHON_MESSAGES = re.compile(
     r"values to unpack|zip\(\) argument|not in list|invalid literal|index out of range"
 )
-_LONGEST = 1000  # characters of a message of Kiln's own, whose last words are the way round
+_LONGEST = 1000  # characters of a message of Kiln's own, whose last words are the remedy
 _MOST_LISTED = 16  # elements of an attribute that a message shows
 _SIZE = r"(?:T\.int64\()?(-?\w+)\)?"
 _SHAPE = r"R\.shape\(\[(.*?)\]\)"
@@ -227,16 +228,12 @@ def _matmul_fault(node: onnx.NodeProto, types: Types) -> str:
     return _broadcast_fault(node, {name: ("", shape) for name, shape in lead}) if a != b else ""
 
 
-def _integer_attribute(node: onnx.NodeProto, name: str, default: int) -> int:
-    return next((int(attribute.i) for attribute in node.attribute if attribute.name == name), default)
-
-
 def _axis_fault(node: onnx.NodeProto, types: Types) -> str:
     """The fault of a node's attribute `axis`, in words; empty for an operator with an axis of its result."""
     inputs = _typed_inputs(node, types)
     if not inputs or node.op_type in ("ConcatFromSequence", "Flatten", "OneHot"):
         return ""
-    rank, axis = len(inputs[0][1]), _integer_attribute(node, "axis", 0)
+    rank, axis = len(inputs[0][1]), integer_attribute(node, "axis", 0)
     return (
         ""
         if -rank <= axis < max(rank, 1)
@@ -252,7 +249,7 @@ def _gemm_fault(node: onnx.NodeProto, types: Types) -> str:
         if len(shape) != 2:
             return f"its input '{name}' has {len(shape)} axes, allowed: 2"
     (a, left), (b, right) = inputs[:2]
-    left_axis, right_axis = 1 - _integer_attribute(node, "transA", 0), _integer_attribute(node, "transB", 0)
+    left_axis, right_axis = 1 - integer_attribute(node, "transA", 0), integer_attribute(node, "transB", 0)
     fault = _inner_fault((a, left_axis, left[left_axis]), (b, right_axis, right[right_axis]))
     if fault or len(inputs) < 3:
         return fault
@@ -272,7 +269,7 @@ def _concat_fault(node: onnx.NodeProto, types: Types) -> str:
     if not inputs:
         return ""
     first, shape = inputs[0]
-    axis = _integer_attribute(node, "axis", 1)
+    axis = integer_attribute(node, "axis", 1)
     for name, sizes in inputs[1:]:
         if len(sizes) != len(shape):
             return f"'{first}' has {len(shape)} axes and '{name}' has {len(sizes)}, allowed: the same number"
@@ -290,7 +287,7 @@ def _concat_fault(node: onnx.NodeProto, types: Types) -> str:
 
 
 def _conv_fault(node: onnx.NodeProto, types: Types) -> str:
-    inputs, group = _typed_inputs(node, types), _integer_attribute(node, "group", 1)
+    inputs, group = _typed_inputs(node, types), integer_attribute(node, "group", 1)
     if len(inputs) < 2 or node.input[0] not in types or node.input[1] not in types:
         return ""
     (a, data), (w, weight) = inputs[:2]

@@ -20,7 +20,8 @@ from kiln.frontend.onnx.body import Body
 from kiln.frontend.symbols import int64, int64_of
 
 _ROUNDS, _ERROR = 100, 0.005
-_TOTAL, _LEFT, _STEP, _WORST = range(4)  # of the scalars: p.Q.p, rounds left, the change of p[i], the error
+# Numbers of the scalars: p.Q.p, the iterations left, the change of p[i], the error.
+_TOTAL, _LEFT, _STEP, _WORST = range(4)
 
 
 def coupled(body: Body, pairs: str, classes: int) -> str:
@@ -69,7 +70,7 @@ class _Coupling:
         self.q, self.products, self.scalars = (_Memory(buffer) for buffer in buffers[1:])
 
     def statement(self) -> Any:
-        """For each row: the matrix of the quadratic form, and the rounds."""
+        """For each row: the matrix of the quadratic form, and the iterations."""
         with IRBuilder() as ir, script.seq_scope(), serial(self.pairs.shape[0]) as row:
             self.p = _Memory(self.out, row)
             self._form(_Memory(self.pairs, row))

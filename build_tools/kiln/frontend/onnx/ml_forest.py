@@ -33,7 +33,7 @@ class BranchColumns:
 
 @dataclass(frozen=True)
 class LeafWeights:
-    """What leaves add: by entry, its leaf (-1 - i for leaf i, as in BranchColumns), target and weight."""
+    """The weights that leaves add to targets: by entry, its leaf (-1 - i for leaf i), target and weight."""
 
     leaf: Array
     target: Array
@@ -61,7 +61,7 @@ class Forest:
     weight: Array
 
     def without_zeros(self) -> Forest:
-        """The same trees without entries of weight 0, which converters write for each class of a leaf."""
+        """This forest without entries of weight 0, which converters write for each class of a leaf."""
         is_kept = self.weight != 0
         kept_before = np.concatenate([[0], np.cumsum(is_kept)])
         return replace(

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from tvm import relax
 
-from kiln.frontend.onnx.node import Node, extents, shape_expr
-from kiln.frontend.symbols import Extent
+from kiln.extents import Extent, shape_of
+from kiln.frontend.onnx.node import Node, shape_expr
 
 op = relax.op
 _MODES = ("TF", "IDF", "TFIDF")
@@ -40,7 +40,7 @@ def tfidf(node: Node) -> Any:
         column_lists.append(columns[first : first + len(pool)])
         counts.append(_counts(node, rows, shape[-1], pool, length))
     if not counts:
-        result = emit(op.zeros(shape_expr([extents(rows)[0], size]), "float32"))
+        result = emit(op.zeros(shape_expr([shape_of(rows)[0], size]), "float32"))
     else:
         every = counts[0] if len(counts) == 1 else emit(op.concat(counts, 1))
         result = _in_columns(node, every, np.concatenate(column_lists), size)
@@ -80,7 +80,7 @@ def _pools(node: Node) -> list[tuple[int, npt.NDArray[np.int64], int]]:
 
 def _counts(node: Node, rows: Any, size: Extent, pool: npt.NDArray[np.int64], length: int) -> Any:
     """Counts [B, G] of the n-grams of `pool` in `rows` [B, size], with up to max_skip_count items skipped."""
-    emit, batch = node.builder.emit, extents(rows)[0]
+    emit, batch = node.builder.emit, shape_of(rows)[0]
     most = 0 if length == 1 else int(node.attributes["max_skip_count"])
     total = emit(op.zeros(shape_expr([batch, len(pool)]), "float32"))
     wide = rows if str(rows.ty.dtype) == "int64" else emit(op.astype(rows, "int64"))
@@ -111,7 +111,7 @@ def _in_columns(node: Node, counts: Any, columns: npt.NDArray[np.int64], size: i
     """Counts of n-grams [B, G] in the columns of the result [B, size], other columns 0."""
     emit = node.builder.emit
     if len(set(columns.tolist())) == len(columns):
-        batch = extents(counts)[0]
+        batch = shape_of(counts)[0]
         more = emit(op.concat([counts, emit(op.zeros(shape_expr([batch, 1]), "float32"))], 1))
         sources = np.full(size, len(columns), np.int64)
         sources[columns] = np.arange(len(columns))

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from tvm import ir, relax, tirx
 
+from kiln.extents import Extent, shape_of
 from kiln.frontend.onnx.value import Ratio, Value, not_known
-from kiln.frontend.symbols import Extent, Symbols
+from kiln.frontend.symbols import Symbols
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Node:
 
     def shape(self, index: int) -> list[Extent]:
         """The shape of input `index`."""
-        return extents(self.tensor(index))
+        return shape_of(self.tensor(index))
 
     def constant(self, index: int) -> npt.NDArray[Any] | None:
         """The array of input `index` if it is a constant, else None."""
@@ -92,11 +93,6 @@ class Node:
         return elements
 
 
-def extents(tensor: Any) -> list[Extent]:
-    """The shape of a Relax expression: an int per axis, or a TIR expression where the size is symbolic."""
-    return [int(size) if isinstance(size, tirx.IntImm) else size for size in tensor.ty.shape]
-
-
 def shape_expr(sizes: Sequence[Extent]) -> Any:
     """A shape as an argument of Relax operators."""
     return relax.ShapeExpr(list(sizes))
@@ -104,7 +100,7 @@ def shape_expr(sizes: Sequence[Extent]) -> Any:
 
 def reshaped(tensor: Any, sizes: Sequence[Extent]) -> Any:
     """A tensor with other sizes, which may be 0: TVM copies the size of the tensor in place of a 0."""
-    if all(any(isinstance(size, int) and size == 0 for size in shape) for shape in (extents(tensor), sizes)):
+    if all(any(isinstance(size, int) and size == 0 for size in shape) for shape in (shape_of(tensor), sizes)):
         return relax.op.zeros(shape_expr(sizes), str(tensor.ty.dtype))
     return relax.op.reshape(tensor, shape_expr(sizes))
 

@@ -13,6 +13,7 @@ import numpy as np
 from onnx import helper
 from tvm import relax, tirx
 
+from kiln.extents import Extent
 from kiln.frontend.onnx import (
     affine_grid,
     counted_ops,
@@ -34,7 +35,6 @@ from kiln.frontend.onnx import (
     window_pads,
 )
 from kiln.frontend.onnx.node import Node, part, shape_expr
-from kiln.frontend.symbols import Extent
 
 Converter = Callable[[Node], Any]
 _BITS = 6  # of an exponent that makes a difference: an integer other than -1, 0 and 1 overflows after 2**6

@@ -10,11 +10,12 @@ import onnx
 from onnx import helper, numpy_helper
 from tvm.relax.frontend.onnx import onnx_frontend
 
+from kiln.extents import Extent
 from kiln.frontend.onnx import control, ops, sequences
 from kiln.frontend.onnx.attributes import with_nested_graphs
 from kiln.frontend.onnx.expansions import expansion_of
 from kiln.frontend.onnx.schema_functions import domain_of
-from kiln.frontend.symbols import Extent, Symbols
+from kiln.frontend.symbols import Symbols
 from kiln.operators.convert import OwnNode
 from kiln.operators.registry import DOMAIN, LoadedOperator, by_key
 

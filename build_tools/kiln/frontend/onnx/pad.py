@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from kiln.extents import Extent, shape_of
 from kiln.frontend.counted import movement
 from kiln.frontend.onnx import data_dependent_sizes
-from kiln.frontend.onnx.node import Node, extents, part, shape_expr
-from kiln.frontend.symbols import Extent, int64_of
+from kiln.frontend.onnx.node import Node, part, shape_expr
+from kiln.frontend.symbols import int64_of
 
 Pairs = Sequence[tuple[Extent, Extent]]
 _COPYING = ("reflect", "edge", "wrap")  # modes that repeat elements of the tensor
@@ -83,7 +84,7 @@ def _is_zero(amount: Extent) -> bool:
 
 def _pad_by_constant(node: Node, result: Any, pairs: Pairs, fill: float) -> Any:
     """Constant padding by symbolic amounts: concatenate with tensors of the fill value."""
-    shape = extents(result)
+    shape = shape_of(result)
     dtype = str(result.ty.dtype)
     for axis, pair in enumerate(pairs):
         fills = [
@@ -102,7 +103,7 @@ def pad_by_copies(node: Node, result: Any, pairs: Pairs, mode: str) -> Any:
 
     Raises ValueError for an unknown mode, and for an axis that may be too short.
     """
-    shape = extents(result)
+    shape = shape_of(result)
     for axis, (before, after) in enumerate(pairs):
         if all(_is_zero(amount) for amount in (before, after)):
             continue

@@ -11,12 +11,12 @@ import onnx
 from onnx import numpy_helper
 from tvm import relax
 
+from kiln.extents import Extent, shape_of
 from kiln.frontend import loops
 from kiln.frontend.counted.sizes import after_counting, counted
 from kiln.frontend.onnx import order
-from kiln.frontend.onnx.node import as_tensor, extents
+from kiln.frontend.onnx.node import as_tensor
 from kiln.frontend.onnx.value import Value
-from kiln.frontend.symbols import Extent
 
 op = relax.op
 
@@ -95,7 +95,7 @@ def scan(control: Any, sizes: Sequence[Extent], nodes: int) -> int | None:
         outputs[len(states) :], control.list_of("scan_output_axes", count),
         control.list_of("scan_output_directions", count), strict=True,
     )  # fmt: skip
-    ranks = [len(extents(control.host._tensor(name))) for name in sequences]
+    ranks = [len(shape_of(control.host._tensor(name))) for name in sequences]
     reads = [
         LoopRows(name, axis % rank, bool(back)) for (name, axis, back), rank in zip(read, ranks, strict=True)
     ]
@@ -117,8 +117,8 @@ def _trip_count(control: Any, name: str) -> Any:
         (size,) = value.extents()
         return control.host._symbols.simplify(size)
     tensor = control.host._tensor(name)
-    if any(size != 1 for size in extents(tensor)):
-        raise ValueError(f"its trip count '{name}' has the shape {extents(tensor)}, allowed: one element")
+    if any(size != 1 for size in shape_of(tensor)):
+        raise ValueError(f"its trip count '{name}' has the shape {shape_of(tensor)}, allowed: one element")
     return tensor
 
 
@@ -316,7 +316,7 @@ class PlanLoop:
         """Carried value `name` of the next iteration. Raises ValueError if its type is not that of `old`."""
         host = self.control.host
         new = host._tensor(name)
-        sizes = extents(old), extents(new)
+        sizes = shape_of(old), shape_of(new)
         same_kind = str(new.ty.dtype) == str(old.ty.dtype) and len(sizes[0]) == len(sizes[1])
         if not same_kind or not all(host._symbols.equal(a, b) for a, b in zip(*sizes, strict=True)):
             types = [

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from kiln.frontend.onnx.node import Node, extents
+from kiln.extents import Extent, shape_of
+from kiln.frontend.onnx.node import Node
 from kiln.frontend.onnx.pools import frame_of, max_pool_values, round_up, wrong_axes
 from kiln.frontend.onnx.window_pads import amounts_of_the_run, with_pads
-from kiln.frontend.symbols import Extent, int64, int64_of
+from kiln.frontend.symbols import int64, int64_of
 
 op = relax.op
 _POOLS = {1: op.nn.max_pool1d, 2: op.nn.max_pool2d, 3: op.nn.max_pool3d}
@@ -84,7 +85,7 @@ def _positions(builder: relax.BlockBuilder, data: Any, best: Any, window: _PoolW
     order.
     """
     rank, count = len(window.kernel), int(np.prod(window.kernel))
-    shape, channels = extents(best), extents(data)[1]
+    shape, channels = shape_of(best), shape_of(data)[1]
 
     def compute(x: Any, y: Any) -> Any:
         taps = [te.reduce_axis((0, size), name=f"k{axis}") for axis, size in enumerate(window.kernel)]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from kiln.extents import Extent
 from kiln.frontend.onnx.node import Node, prims, shape_expr
 from kiln.frontend.onnx.window_pads import framed, varying_axes, windows_rounded_up, with_pads
-from kiln.frontend.symbols import Extent
 
 op = relax.op
 _MEANS = {1: op.nn.avg_pool1d, 2: op.nn.avg_pool2d, 3: op.nn.avg_pool3d}

@@ -16,6 +16,7 @@ from tvm import relax
 
 from kiln.arrays import Array
 from kiln.config.sizes import ceil_div
+from kiln.extents import Extent
 from kiln.frontend.onnx.body import Body, Expansion
 from kiln.frontend.onnx.quantised_constants import (
     axis_of,
@@ -25,7 +26,6 @@ from kiln.frontend.onnx.quantised_constants import (
     signs_of_scale,
     without_zero_scales,
 )
-from kiln.frontend.symbols import Extent
 
 op = relax.op
 _MIDDLE = 1 << 15  # of the range of uint16

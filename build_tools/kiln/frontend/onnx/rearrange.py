@@ -10,9 +10,10 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from kiln.extents import Extent
 from kiln.frontend.onnx import counted_ops
 from kiln.frontend.onnx.node import Node, prims, reshaped, shape_expr
-from kiln.frontend.symbols import Extent, int64, int64_of
+from kiln.frontend.symbols import int64, int64_of
 
 op = relax.op
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from kiln.frontend.onnx.node import Node, as_tensor, extents, prims, shape_expr
+from kiln.extents import shape_of
+from kiln.frontend.onnx.node import Node, as_tensor, prims, shape_expr
 from kiln.frontend.onnx.run_axes import RunAxes
 from kiln.frontend.onnx.value import Value, from_items
 
@@ -71,7 +72,7 @@ def _extreme(function: Callable[..., Any], greatest: bool) -> Compute:
     def compute(emit: Emit, x: Any, axes: Axes, keep: bool) -> Any:
         if isinstance(axes, RunAxes):
             return axes.reduced(function.__name__, x, keep)
-        shape, dtype = extents(x), np.dtype(str(x.ty.dtype))
+        shape, dtype = shape_of(x), np.dtype(str(x.ty.dtype))
         if all(shape[axis] != 0 for axis in axes if isinstance(shape[axis], int)):
             return _reduction(function)(emit, x, axes, keep)
         shape_of_result = [
@@ -98,7 +99,7 @@ def _mean(emit: Emit, x: Any, axes: Axes, keep: bool) -> Any:
         return _reduction(op.mean)(emit, x, axes, keep)
     count: Any = 1
     for axis in axes:
-        count = count * extents(x)[axis]
+        count = count * shape_of(x)[axis]
     total = emit(op.sum(op.astype(x, "int64"), list(axes), keep))
     number = as_tensor(Value(from_items([count]).items.reshape(()), "int64"))
     return op.astype(emit(op.divide(total, number)), dtype)

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 
 import onnx
 
+from kiln.extents import Extent, is_one
 from kiln.frontend.onnx.agreement import may_agree
-from kiln.frontend.onnx.broadcast import is_one
-from kiln.frontend.symbols import Extent, Symbols
+from kiln.frontend.onnx.attributes import integer_attribute
+from kiln.frontend.symbols import Symbols
 
 # An axis of a tensor: its name, the number of the axis, its size.
 Axis = tuple[str, int, Extent]
@@ -62,10 +63,6 @@ def _one_size(x: Extent, y: Extent, symbols: Symbols) -> str:
     return "give the sizes in 'dims' one value each, for which they agree"
 
 
-def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
-    return next((int(item.i) for item in node.attribute if item.name == name), default)
-
-
 def _axis(shapes: Shapes, index: int, axis: int) -> Axis | None:
     """An axis of input `index`; None where the input or the axis is not there."""
     if index not in shapes:
@@ -92,12 +89,12 @@ def _matmul(first: int, second: int) -> Callable[[onnx.NodeProto, Shapes], Pairs
 
 
 def _gemm(node: onnx.NodeProto, shapes: Shapes) -> Pairs:
-    left, right = 1 - _attribute(node, "transA", 0), _attribute(node, "transB", 0)
+    left, right = 1 - integer_attribute(node, "transA", 0), integer_attribute(node, "transB", 0)
     yield from _both(_axis(shapes, 0, left), _axis(shapes, 1, right))
 
 
 def _fused_matmul(node: onnx.NodeProto, shapes: Shapes) -> Pairs:
-    left, right = -1 - _attribute(node, "transA", 0), -2 + _attribute(node, "transB", 0)
+    left, right = -1 - integer_attribute(node, "transA", 0), -2 + integer_attribute(node, "transB", 0)
     yield from _both(_axis(shapes, 0, left), _axis(shapes, 1, right))
 
 
@@ -108,7 +105,7 @@ def _conv(weight: int) -> Callable[[onnx.NodeProto, Shapes], Pairs]:
         transposed = node.op_type == "ConvTranspose"
         depth = _axis(shapes, weight, 0 if transposed else 1)
         if depth is not None:
-            groups = 1 if transposed else _attribute(node, "group", 1)
+            groups = 1 if transposed else integer_attribute(node, "group", 1)
             yield from _both(_axis(shapes, 0, 1), (depth[0], depth[1], depth[2] * groups))
 
     return pairs
@@ -139,7 +136,7 @@ def _of_channels(*weights: int) -> Callable[[onnx.NodeProto, Shapes], Pairs]:
 
 def _group_norm(node: onnx.NodeProto, shapes: Shapes) -> Pairs:
     """Before operator set 21 the weights are for groups."""
-    if 1 in shapes and shapes[1][1] != [_attribute(node, "num_groups", 0)]:
+    if 1 in shapes and shapes[1][1] != [integer_attribute(node, "num_groups", 0)]:
         yield from _of_channels(1, 2)(node, shapes)
 
 

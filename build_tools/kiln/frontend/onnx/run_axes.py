@@ -14,12 +14,13 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
+from kiln.extents import Extent
 from kiln.frontend.counted import movement
 from kiln.frontend.counted.memory import COMBINE, serial
 from kiln.frontend.counted.movement import element
 from kiln.frontend.onnx.node import Node, as_tensor
 from kiln.frontend.onnx.value import from_items
-from kiln.frontend.symbols import Extent, int64, int64_of
+from kiln.frontend.symbols import int64, int64_of
 
 _MOST_AXES = 8
 Size = Callable[[Any, Any], Any]  # (flags of the axes, sizes of the data) → a size
@@ -167,7 +168,7 @@ class _Reduction:
     def __init__(self, axes: RunAxes, kind: str, dtype: str, keep: bool) -> None:
         self.axes, self.kind, self.dtype, self.keep = axes, kind, dtype, keep
 
-    def statement(self, inputs: Any, out: Any, shape: Sequence[Any]) -> Any:
+    def statement(self, inputs: Any, out: Any, shape: Sequence[Extent]) -> Any:
         """For each element of the result, a loop along the named axes."""
         self.x, self.flags = inputs
         with IRBuilder() as ir, script.seq_scope():
@@ -178,7 +179,7 @@ class _Reduction:
         return tirx.BufferLoad(self.flags, [axis])
 
     def _for_each_index(
-        self, extents: Sequence[Any], indices: list[Any], visit: Callable[[list[Any]], None]
+        self, extents: Sequence[Extent], indices: list[Any], visit: Callable[[list[Any]], None]
     ) -> None:
         if len(indices) == len(extents):
             visit(indices)
@@ -264,15 +265,8 @@ def unsqueeze(node: Node) -> Any:
     return _with_sizes(node, [axes.size(axis, one_or_next(axis), most) for axis in range(axes.rank)])
 
 
-def _with_sizes(node: Node, sizes: Sequence[Any]) -> Any:
+def _with_sizes(node: Node, sizes: Sequence[Extent]) -> Any:
     """The elements of the node's data, in their order, in a tensor of `sizes`."""
     elements = node.symbols.product(node.shape(0))
     flat = node.builder.emit(relax.op.reshape(node.tensor(0), relax.ShapeExpr([elements])))
-
-    def read(indices: Any, x: Any) -> Any:
-        position: Any = int64(0)
-        for index, size in zip(indices, sizes, strict=True):
-            position = position * size + index
-        return x(position)
-
-    return movement.move(node.builder, sizes, [flat], read, node.op.lower())
+    return movement.in_shape(node.builder, flat, sizes, node.op.lower())

@@ -17,6 +17,7 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
+from kiln.extents import Extent
 from kiln.frontend.counted import movement
 from kiln.frontend.counted.memory import serial
 from kiln.frontend.counted.movement import element
@@ -25,7 +26,7 @@ from kiln.frontend.onnx.known_parts import known_parts
 from kiln.frontend.onnx.node import Node, as_tensor
 from kiln.frontend.onnx.resample import Rule, rule_with_rounding
 from kiln.frontend.onnx.value import Ratio, from_items
-from kiln.frontend.symbols import Extent, int64, int64_of
+from kiln.frontend.symbols import int64, int64_of
 
 _EXACT = 1024  # greatest divisor of scales whose product with a size is rounded nowhere
 
@@ -58,14 +59,9 @@ class RunResize:
     """
 
     def __init__(
-        self,
-        node: Node,
-        rule: Rule,
-        axes: Sequence[int],
-        scales: Any,
-        scales_known: Sequence[Any] | None,
-        policy: str,
-    ) -> None:
+        self, node: Node, rule: Rule, axes: Sequence[int], scales: Any,
+        scales_known: Sequence[Any] | None, policy: str,
+    ) -> None:  # fmt: skip
         self.node, self.rule, self.axes, self.policy = node, rule, axes, policy
         self.old = [node.shape(0)[axis] for axis in axes]
         self._by_scales, self._given = scales is not None, scales_known

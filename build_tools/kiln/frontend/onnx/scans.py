@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from kiln.extents import shape_of
 from kiln.frontend.onnx import plan_loops
 from kiln.frontend.onnx.body import INNER_OPSET
-from kiln.frontend.onnx.node import extents
 
 
 def scan(control: Any, nodes: int, most: int) -> None:
@@ -26,7 +26,7 @@ def scan(control: Any, nodes: int, most: int) -> None:
         _scan_of_opset_8(control, list(node.input[1:first]), sequences, most)
         return
     axes = control.list_of("scan_input_axes", count)
-    sizes = [extents(host._tensor(name))[axis] for name, axis in zip(sequences, axes, strict=True)]
+    sizes = [shape_of(host._tensor(name))[axis] for name, axis in zip(sequences, axes, strict=True)]
     length = plan_loops.scan(control, sizes, nodes)
     if length is None:
         return
@@ -80,8 +80,8 @@ def _scan_of_opset_8(control: Any, states: list[str], inputs: list[str], most: i
             f"its input 'sequence_lens' ('{node.input[0]}') of opset 8 is not supported, allowed: left out; "
             "export the model with opset 9 or later"
         )
-    sizes = {tuple(map(str, extents(host._tensor(name))[:2])) for name in inputs}
-    batch, steps = extents(host._tensor(inputs[0]))[:2]
+    sizes = {tuple(map(str, shape_of(host._tensor(name))[:2])) for name in inputs}
+    batch, steps = shape_of(host._tensor(inputs[0]))[:2]
     if len(sizes) != 1 or not isinstance(batch, int) or not isinstance(steps, int):
         raise ValueError(
             f"its sequences have batches and steps of {sorted(sizes)}: allowed is one fixed pair in opset 8; "

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from kiln.frontend.onnx.node import extents
+from kiln.extents import shape_of
 from kiln.frontend.onnx.value import from_array
 
 # A list of names for a sequence; None for an optional value that is absent.
@@ -165,7 +165,7 @@ def _length(node: _SequenceNode) -> None:
 def _split(node: _SequenceNode) -> None:
     """SplitToSequence: parts of the sizes in its second input; without sizes, slices of one element."""
     source, attributes = node.node.input[0], node.attributes
-    shape = extents(node.host._tensor(source))
+    shape = shape_of(node.host._tensor(source))
     axis = int(attributes.get("axis", 0)) % len(shape)
     size = shape[axis]
     part_sizes = node.host._values.get(node.node.input[1]) if len(node.node.input) > 1 else None

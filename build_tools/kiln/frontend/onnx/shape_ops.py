@@ -14,6 +14,7 @@ import numpy as np
 from onnx import numpy_helper
 from tvm import relax, tirx
 
+from kiln.extents import Extent
 from kiln.frontend.onnx import counted_ops, data_dependent_shapes, data_dependent_sizes, run_axes
 from kiln.frontend.onnx.agreement import agreed, may_agree
 from kiln.frontend.onnx.inferred_axis import floor_divide, inferred_axis
@@ -21,7 +22,7 @@ from kiln.frontend.onnx.node import Node, prims, reshaped, shape_expr, smaller
 from kiln.frontend.onnx.refusals import OF_THE_EXAMPLE
 from kiln.frontend.onnx.shape_rules import as_ratio
 from kiln.frontend.onnx.value import NotKnownError, Ratio
-from kiln.frontend.symbols import Extent, Symbols, int64_of
+from kiln.frontend.symbols import Symbols, int64_of
 
 
 def reshape(node: Node) -> Any:

@@ -1,4 +1,4 @@
-"""STFT in the form that ONNX infers as ONNX Runtime computes it.
+"""Rewrites STFT so that ONNX infers the shape that ONNX Runtime computes.
 
 - Signals without an axis for the parts of a number, (batch, samples), which PyTorch exports, are real.
 - `onesided` of a real signal is 1 where it is left out, as ONNX specifies; ONNX 1.23 infers the frequencies

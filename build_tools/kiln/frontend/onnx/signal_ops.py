@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from tvm import relax
 
-from kiln.frontend.onnx.node import Node, as_tensor, extents, prims, shape_expr
+from kiln.extents import Extent, shape_of
+from kiln.frontend.onnx.node import Node, as_tensor, prims, shape_expr
 from kiln.frontend.onnx.value import from_items, not_known
-from kiln.frontend.symbols import Extent
 
 op = relax.op
 
@@ -80,7 +80,7 @@ def _matrix_of_run(
 def _transform(node: Node, x: Any, length: Extent, frequencies: Extent, inverse: bool) -> Any:
     """The transform over the axis before the last of `x` [..., elements, 1 or 2]: [..., kept, 2]."""
     emit, dtype = node.builder.emit, str(x.ty.dtype)
-    *outer, elements, numbers = extents(x)
+    *outer, elements, numbers = shape_of(x)
     if isinstance(elements, int) and isinstance(length, int) and isinstance(frequencies, int):
         matrix = relax.const(_matrix(elements, numbers, length, frequencies, inverse).astype(dtype), dtype)
     else:
@@ -117,7 +117,7 @@ def _inverse_real(node: Node, x: Any, length: Extent | None) -> Any:
 
     length: of the result; None for the even length that follows from the number of frequencies.
     """
-    *outer, frequencies, numbers = extents(x)
+    *outer, frequencies, numbers = shape_of(x)
     if numbers != 2:
         raise ValueError(
             f"attributes 'onesided' and 'inverse' are both 1 for numbers of {numbers} parts: allowed are 2"
@@ -148,7 +148,7 @@ def _inverse_real_of_run(node: Node, x: Any, length: Extent) -> Any:
     Each frequency counts for its mirror image, too, except the first one and that of half the length.
     """
     emit, dtype = node.builder.emit, str(x.ty.dtype)
-    *outer, frequencies, _ = extents(x)
+    *outer, frequencies, _ = shape_of(x)
     number = emit(op.arange(*prims([0, frequencies, 1]), "int64"))
     double = emit(op.multiply(number, relax.const(2, "int64")))
     size, zero = as_tensor(from_items([length])), relax.const(0, "int64")

@@ -13,7 +13,7 @@ from kiln.frontend.onnx.own_nodes import is_own
 def convert(host: Any, node: onnx.NodeProto) -> bool:
     """Convert a node of control flow, or about sequences, in the importer `host`; returns whether it is one.
 
-    Raises ValueError, with the way round, for a value that must be known before the model runs and is not.
+    Raises ValueError, with a remedy, for a value that must be known before the model runs and is not.
     """
     if is_own(node):
         return False

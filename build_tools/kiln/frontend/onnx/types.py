@@ -30,7 +30,7 @@ def check_ports(
 ) -> None:  # fmt: skip
     """Raise KilnError for an input or output that is not a tensor, or whose element type is unsupported.
 
-    `nodes`: the nodes of the graph, from which the message derives a way round.
+    `nodes`: the nodes of the graph, from which the message derives a remedy.
     """
     for role, values in (("input", inputs), ("output", outputs)):
         for value in values:
@@ -50,7 +50,7 @@ def check_ports(
 def _way_round(
     value: onnx.ValueInfoProto, nodes: Sequence[onnx.NodeProto], outputs: Sequence[onnx.ValueInfoProto]
 ) -> str:
-    """The way round for a sequence, an optional value, or an output of maps or texts; empty for others."""
+    """The remedy for a sequence, an optional value, or an output of maps or texts; empty for others."""
     writers = [node for node in nodes if value.name in node.output]
     if writers and writers[0].op_type == "ZipMap":
         others = [port.name for port in outputs if _type_name(port.type.tensor_type.elem_type) in _PORTS]

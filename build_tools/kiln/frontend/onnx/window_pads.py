@@ -12,9 +12,10 @@ from typing import Any
 from tvm import relax, tirx
 
 from kiln.config.sizes import ceil_div
+from kiln.extents import Extent
 from kiln.frontend.onnx.node import Node, part
 from kiln.frontend.onnx.pad import pad_by_copies
-from kiln.frontend.symbols import Extent, Symbols
+from kiln.frontend.symbols import Symbols
 
 _SAME = ("SAME_UPPER", "SAME_LOWER")
 

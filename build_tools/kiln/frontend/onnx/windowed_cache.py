@@ -11,9 +11,9 @@ from typing import Any
 
 from tvm import relax
 
+from kiln.extents import Extent
 from kiln.frontend.onnx.attention import positions
 from kiln.frontend.onnx.body import Body
-from kiln.frontend.symbols import Extent
 
 op = relax.op
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import tflite
 from tvm import relax, te, tirx
+from tvm.ir import Expr
 
 from kiln.arrays import Array
 from kiln.frontend.tflite.operands import TfliteOperands, const
 
-Expr = Any
 RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-(1 << 15), (1 << 15) - 1)}
 
 

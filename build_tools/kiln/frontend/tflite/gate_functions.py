@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 from tvm import te, tirx
+from tvm.ir import Expr
 
 from kiln.arrays import Array
-from kiln.frontend.tflite.fixed_point import Expr, Factor, divided, high_product, i32, limited, times
+from kiln.frontend.tflite.fixed_point import Factor, divided, high_product, i32, limited, times
 
 _ONE = (1 << 15) - 1
 _TABLE, _TABLE_BITS = 1024, 3  # the length of the table of exponentials, and the bits before the point

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 from tvm import relax, tirx
+from tvm.ir import Expr
 
 from kiln.frontend.tflite.fixed_point import (
     RANGES,
-    Expr,
     Factor,
     each_element,
     factor_of,

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
+from tvm.ir import Expr
 
 from kiln.arrays import Array
-from kiln.frontend.tflite.fixed_point import Expr, factor_of, i32
+from kiln.frontend.tflite.fixed_point import factor_of, i32
 from kiln.frontend.tflite.gate_functions import each
 from kiln.frontend.tflite.int16_products import narrowed
 from kiln.frontend.tflite.interpolated_tables import halved, looked_up, table_of

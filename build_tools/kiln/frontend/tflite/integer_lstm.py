@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
+from tvm.ir import Expr
 
 from kiln.arrays import Array
 from kiln.frontend.tflite import gate_functions as functions
 from kiln.frontend.tflite.fixed_point import (
-    Expr,
     Factor,
     ResultLevels,
     divided,

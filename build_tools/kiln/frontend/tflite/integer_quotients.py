@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
+from tvm.ir import Expr
 
+from kiln.extents import is_one
 from kiln.frontend.tflite.fixed_point import (
     RANGES,
-    Expr,
     divided,
     factor_of,
     high_product,
@@ -132,12 +133,8 @@ def _broadcast(*shapes: Any) -> list[Any]:
     rank = max(len(shape) for shape in shapes)
     padded = [[tirx.IntImm("int64", 1)] * (rank - len(shape)) + list(shape) for shape in shapes]
     return [
-        next((size for size in sizes if not _is_one(size)), sizes[0]) for sizes in zip(*padded, strict=True)
+        next((size for size in sizes if not is_one(size)), sizes[0]) for sizes in zip(*padded, strict=True)
     ]
-
-
-def _is_one(size: Any) -> bool:
-    return isinstance(size, tirx.IntImm) and int(size) == 1
 
 
 def _at(tensor: Any, at: tuple[Expr, ...]) -> Expr:
@@ -145,7 +142,7 @@ def _at(tensor: Any, at: tuple[Expr, ...]) -> Expr:
     result."""
     own = at[len(at) - len(tensor.shape) :]
     first = tirx.IntImm("int64", 0)
-    return tensor(*(first if _is_one(size) else index for size, index in zip(tensor.shape, own, strict=True)))
+    return tensor(*(first if is_one(size) else index for size, index in zip(tensor.shape, own, strict=True)))
 
 
 def normalised(node: TfliteOperands) -> Any:

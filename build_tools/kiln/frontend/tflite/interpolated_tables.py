@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
+from tvm.ir import Expr
 
 from kiln.arrays import Array
-from kiln.frontend.tflite.fixed_point import Expr, i32
+from kiln.frontend.tflite.fixed_point import i32
 from kiln.frontend.tflite.gate_functions import each
 from kiln.frontend.tflite.operands import Grid, TfliteOperands, const
 
@@ -107,13 +108,13 @@ def _exact(function: Callable[[Any], Any]) -> Function:
 
 
 def _logarithm(values: Array, result: Grid) -> Array:
-    """The logarithm; of what is not positive the least number of the result."""
+    """The logarithm of x; for x <= 0 the least number that the result can hold."""
     least = np.float32(_LEAST) * np.float32(result.scale)
     return np.asarray(np.where(values > 0, _exact(np.log)(values), least))
 
 
 def _inverse_root(values: Array, result: Grid) -> Array:
-    """1 / sqrt(x); of what is not positive the greatest number of the result."""
+    """1 / sqrt(x); for x <= 0 the greatest number that the result can hold."""
     most = np.float32(_MOST) * np.float32(result.scale)
     return np.asarray(np.where(values > 0, np.float32(1) / np.sqrt(values), most))
 
@@ -125,7 +126,7 @@ def _normal_share(x: Array) -> Array:
 
 
 def _normal_share_by_tanh(x: Array) -> Array:
-    """The same by its approximation with tanh."""
+    """The approximation of `_normal_share` by tanh, as GELU with `approximate` computes it, in float32."""
     inner = x + np.float32(0.044715) * x * x * x
     tanh = _exact(np.tanh)(np.float32(math.sqrt(2 / math.pi)) * inner)
     return np.asarray(np.float32(0.5) * x * (np.float32(1) + tanh))

@@ -33,7 +33,6 @@ from kiln.frontend.tflite.converter_tables import INTEGER_CONVERTERS
 from kiln.frontend.tflite.files import names_operators
 from kiln.frontend.tflite.known_values import has_known_values
 from kiln.frontend.tflite.narrow import has_narrow, without_narrow
-from kiln.frontend.tflite.open_sizes import asking_for_sizes
 from kiln.frontend.tflite.operands import Compute
 from kiln.frontend.tflite.ops import Converter, ShapeError
 from kiln.frontend.tflite.own_nodes import check_fixed
@@ -42,6 +41,7 @@ from kiln.frontend.tflite.sizes import OperatorOfSizeError, for_all_sizes, resiz
 from kiln.frontend.tflite.sparse import without_sparsity
 from kiln.frontend.tflite.state_tensors import STATES as RECURRENT
 from kiln.frontend.tflite.state_tensors import with_states
+from kiln.frontend.tflite.unfitting_sizes import asking_for_sizes
 from kiln.frontend.tflite.unique_names import with_unique_names
 from kiln.frontend.tflite.variables import Opened, opened
 

@@ -43,11 +43,11 @@ class TfliteOperands:
         self._op = op
         self.kind = str(converter.get_op_code_str(op))
 
-    def emit(self, expr: Any) -> Any:
+    def emit(self, expr: relax.Expr) -> Any:
         """`expr` bound to a variable, with its type known."""
         return self._converter.bb.normalize(expr)
 
-    def bind(self, expr: Any) -> Any:
+    def bind(self, expr: relax.Expr) -> Any:
         """`expr` as a variable of its own, so that it is computed once however often it is used."""
         return self._converter.bb.emit(expr)
 
@@ -70,7 +70,7 @@ class TfliteOperands:
         expr = self.raw(index)
         return expr if tensor.qnn_params is None else self.emit(self._converter.dequantize(expr, tensor))
 
-    def dequantised(self, expr: Any, index: int) -> Any:
+    def dequantised(self, expr: relax.Expr, index: int) -> Any:
         """`expr`, made of elements of input `index` as stored, in real numbers."""
         return self._converter.dequantize(expr, self.inputs[index])
 
@@ -164,7 +164,7 @@ class TfliteOperands:
         """The name of the kind of an operator of the file."""
         return str(self._converter.get_op_code_str(op))
 
-    def store(self, expr: Any, activation: int = 0) -> Any:
+    def store(self, expr: relax.Expr, activation: int = 0) -> Any:
         """`expr`, in real numbers, as output 0 is stored; `activation`: code of the fused activation."""
         result = self.outputs[0]
         if result.qnn_params is None:

@@ -114,7 +114,7 @@ class Converter(CountedConverter):
 
         return call
 
-    def dequantize(self, expr: Any, tensor: Any) -> Any:
+    def dequantize(self, expr: relax.Expr, tensor: Any) -> Any:
         """A stored tensor in real numbers; biases of 64 bits, which relax.dequantize does not accept, too."""
         if not isinstance(expr, ir.GenericConst) or str(expr.value.dtype) != "int64":
             return super().dequantize(expr, tensor)
@@ -246,7 +246,7 @@ class Converter(CountedConverter):
         return np.allclose(scales[0], scales[1], rtol=1e-5, atol=0.0) and np.array_equal(zeros[0], zeros[1])
 
     def convert_qnn_fused_activation_function(
-        self, expr: Any, fused_activation_fn: int, scale: float, zero_point: int, dtype: str
+        self, expr: relax.Expr, fused_activation_fn: int, scale: float, zero_point: int, dtype: str
     ) -> Any:
         """Clip a quantised tensor to the range of its fused activation, on raw integers.
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import tflite
 from tvm import relax, tirx
+from tvm.ir import Expr
 
 from kiln.frontend.tflite.fixed_point import (
     RANGES,
-    Expr,
     each_element,
     factor_of,
     i32,

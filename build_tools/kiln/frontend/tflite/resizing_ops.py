@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm import relax, te, tirx
+from tvm.ir import Expr
 
 from kiln.frontend.tflite.operands import TfliteOperands
 
 op = relax.op
-Expr = Any
 _BITS = 10  # of the fraction of a position in LiteRT's integer kernel
 
 
@@ -26,7 +26,7 @@ def resize(table: str, method: str) -> Callable[[TfliteOperands], Any]:
             return None
         first = [axis for axis, size in enumerate(sizes, 1) if size == 1]
 
-        def cut(expr: Any) -> Any:
+        def cut(expr: Expr) -> Any:
             return node.emit(op.strided_slice(expr, first, [0] * len(first), [1] * len(first)))
 
         if len(first) == 2:

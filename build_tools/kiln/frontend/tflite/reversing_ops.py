@@ -1,4 +1,4 @@
-"""Converters of TFLite operators that turn axes round, which TVM 0.27 refuses or converts wrongly."""
+"""Converters of TFLite operators that reverse axes, which TVM 0.27 refuses or converts wrongly."""
 
 from __future__ import annotations
 

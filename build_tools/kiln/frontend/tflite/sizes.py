@@ -19,8 +19,9 @@ from tvm_ffi import structural_equal
 from kiln.config.dims import Segment
 from kiln.config.sizes import evaluate
 from kiln.errors import KilnError
+from kiln.extents import Extent
 from kiln.frontend.quiet import quiet_stderr
-from kiln.frontend.symbols import Extent, Symbols, int64_of
+from kiln.frontend.symbols import Symbols, int64_of
 from kiln.frontend.tflite.files import packed
 from kiln.frontend.tflite.known_values import with_known_values
 from kiln.frontend.tflite.operands import Compute
@@ -239,7 +240,7 @@ class _GeneralisedSizes:
         tensors = [self._expression(x, y) for x, y in zip(a.args[1].fields, b.args[1].fields, strict=True)]
         return self._builder.call_te(self._computes[name].function, *tensors, primfunc_name_hint=name)
 
-    def _check_compute(self, name: str, call: Any, module: tvm.IRModule) -> None:
+    def _check_compute(self, name: str, call: relax.Call, module: tvm.IRModule) -> None:
         """Raise OperatorOfSizeError unless compute `name` makes the function that `call` calls in `module`.
 
         Raises ValueError where no compute of this name is known.
@@ -291,7 +292,7 @@ class _GeneralisedSizes:
         return relax.op.strided_slice(data, axes, *places, assume_inbound=True)
 
 
-def _is_function(expr: Any) -> bool:
+def _is_function(expr: relax.Expr) -> bool:
     """Whether an expression calls a function of the module with tensors alone."""
     operator = expr.op.name if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op) else ""
     return operator == "relax.call_tir" and len(expr.args) == 2

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from kiln.frontend.torch.library import graphs_of
 
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
-def without_checks(program: Any) -> Any:
+
+def without_checks(program: ExportedProgram) -> ExportedProgram:
     """`program`, an ExportedProgram, without checks of values; changed in place.
 
     Checks that matrices could be inverted, and conditions on values (torch._check_tensor_all,
@@ -21,7 +25,7 @@ def without_checks(program: Any) -> Any:
     return program
 
 
-def _leave_out(torch: Any, graph: Any) -> None:
+def _leave_out(torch: ModuleType, graph: Any) -> None:
     """Erase the checks of values of one graph, and take the forms of operators that make none."""
     aten = torch.ops.aten
     for node in graph.find_nodes(op="call_function", target=aten.linalg_lu_factor.default):
@@ -43,7 +47,7 @@ def _leave_out(torch: Any, graph: Any) -> None:
                 _erase(graph, only_checked)
 
 
-def _only_checked(torch: Any, node: Any) -> list[Any] | None:
+def _only_checked(torch: ModuleType, node: Any) -> list[Any] | None:
     """The nodes that use `node`, and itself, users first; None where one is more than a check of it."""
     checks: dict[Any, None] = {}
     stack = [node]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from kiln.frontend.torch.complex_functions import (
@@ -27,7 +28,7 @@ def curves() -> Mapping[Any, Callable[..., Any]]:
     return {**_curves(torch, aten), **_inverse(torch, aten), **_powers(torch, aten)}
 
 
-def _root(torch: Any, x: Any) -> Any:
+def _root(torch: ModuleType, x: Any) -> Any:
     """The root with a real part that is not negative; differences that would cancel are not taken."""
     a, b = parts(x)
     greater = torch.sqrt(size_of(x) / 2 + a.abs() / 2)
@@ -41,7 +42,7 @@ def _exponential(x: Any) -> Any:
     return joined(a.exp() * b.cos(), a.exp() * b.sin())
 
 
-def _logarithm(torch: Any, x: Any) -> Any:
+def _logarithm(torch: ModuleType, x: Any) -> Any:
     a, b = parts(x)
     return joined(size_of(x).log(), torch.atan2(b, a))
 
@@ -58,7 +59,7 @@ def _turned_back(x: Any) -> Any:
     return joined(b, -a)
 
 
-def _curves(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
+def _curves(torch: ModuleType, aten: Any) -> Mapping[Any, Callable[..., Any]]:
     def sine(x: Any) -> Any:
         a, b = parts(x)
         return joined(a.sin() * b.cosh(), a.cos() * b.sinh())
@@ -97,7 +98,7 @@ def _curves(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
     }
 
 
-def _inverse(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
+def _inverse(torch: ModuleType, aten: Any) -> Mapping[Any, Callable[..., Any]]:
     """Logarithms, and inverses of the circle's and the hyperbola's functions, by roots and logarithms."""
 
     def logarithm(x: Any) -> Any:
@@ -135,7 +136,7 @@ def _inverse(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
     }
 
 
-def _powers(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
+def _powers(torch: ModuleType, aten: Any) -> Mapping[Any, Callable[..., Any]]:
     def of_exponent(x: Any, exponent: Any) -> Any:
         """exp(exponent log(x)); of 0 it is 0, infinite or NaN, as the exponent's real part is."""
         if not isinstance(x, torch.Tensor):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from kiln.frontend.torch.complex_moves import axis, joined, made, of_type, pair
@@ -104,16 +105,16 @@ def _arithmetic(aten: Any) -> Mapping[Any, Callable[..., Any]]:
     }
 
 
-def _polar(torch: Any, pairs: Any) -> tuple[Any, Any]:
+def _polar(torch: ModuleType, pairs: Any) -> tuple[Any, Any]:
     """The sizes and the angles of pairs."""
     return size_of(made(pairs)), torch.atan2(pairs[..., 1], pairs[..., 0])
 
 
-def _of_polar(torch: Any, size: Any, angle: Any) -> Any:
+def _of_polar(torch: ModuleType, size: Any, angle: Any) -> Any:
     return joined(size * torch.cos(angle), size * torch.sin(angle))
 
 
-def _sums(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
+def _sums(torch: ModuleType, aten: Any) -> Mapping[Any, Callable[..., Any]]:
     def reduced(how: Any) -> Callable[..., Any]:
         def over(x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
             x = of_type(x, dtype)
@@ -141,7 +142,7 @@ def _sums(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
     }
 
 
-def _spreads(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
+def _spreads(torch: ModuleType, aten: Any) -> Mapping[Any, Callable[..., Any]]:
     """Variances, and products along an axis."""
 
     def variance(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
@@ -190,7 +191,7 @@ def _spreads(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
     }
 
 
-def _products(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
+def _products(torch: ModuleType, aten: Any) -> Mapping[Any, Callable[..., Any]]:
     def product(how: Callable[..., Any], x: Any, y: Any) -> Any:
         (a, b), (c, d) = parts(x), parts(y)
         return joined(how(a, c) - how(b, d), how(a, d) + how(b, c))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from kiln.frontend.torch.present import aten as own_operators
@@ -129,7 +130,7 @@ def _parts(aten: Any) -> Mapping[Any, Callable[..., Any]]:
     }
 
 
-def _indexed(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
+def _indexed(torch: ModuleType, aten: Any) -> Mapping[Any, Callable[..., Any]]:
     def both(index: Any) -> Any:
         return torch.stack([index, index], -1)
 
@@ -152,7 +153,7 @@ def _indexed(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
     }
 
 
-def _filled(torch: Any, aten: Any) -> Mapping[Any, Callable[..., Any]]:
+def _filled(torch: ModuleType, aten: Any) -> Mapping[Any, Callable[..., Any]]:
     def number(value: Any, like: Any) -> Any:
         """A number, or a tensor, as pairs of the type of `like`."""
         if isinstance(value, torch.Tensor):

@@ -8,7 +8,8 @@ imaginary part. What is left is views, and the operators of the FFT, which the e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import KilnError
 from kiln.frontend.torch.complex_curves import curves
@@ -16,13 +17,16 @@ from kiln.frontend.torch.complex_functions import functions
 from kiln.frontend.torch.complex_moves import moves
 from kiln.frontend.torch.library import graphs_of
 
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
 Rules = Mapping[Any, Callable[..., Any]]  # by operator of PyTorch
 
 _ROUNDS = 6  # rounds of replacement: PyTorch writes composite operators by others, which may be composite too
 _KEPT = ("stft", "istft", "view_as_real", "view_as_complex", "complex", "polar")
 
 
-def without_complex(program: Any) -> Any:
+def without_complex(program: ExportedProgram) -> ExportedProgram:
     """`program`, an ExportedProgram, with operators on pairs in place of those on complex numbers.
 
     The program itself where it has no complex numbers. Operators without a rule are left as they are. Raises
@@ -50,7 +54,7 @@ def without_complex(program: Any) -> Any:
 
 
 def _table(
-    torch: Any, program: Any, known: Mapping[Any, Callable[..., Any]]
+    torch: ModuleType, program: ExportedProgram, known: Mapping[Any, Callable[..., Any]]
 ) -> dict[Any, Callable[..., Any]]:
     """The operators that are to be replaced in `program`; empty where nothing is left to do."""
     calls = [node for graph in graphs_of(program) for node in graph.nodes if node.op == "call_function"]
@@ -81,13 +85,13 @@ def _kept(target: Any) -> bool:
     return name.startswith("_fft_") or name.removeprefix("_") in _KEPT
 
 
-def _own(torch: Any, target: Any) -> Callable[..., Any]:
+def _own(torch: ModuleType, target: Any) -> Callable[..., Any]:
     """PyTorch's own definition of a composite operator, whatever replaces the operator meanwhile."""
     key = torch._C.DispatchKey.CompositeImplicitAutograd
     return lambda *arguments, **keywords: target._op_dk(key, *arguments, **keywords)
 
 
-def _rule(torch: Any, target: Any, rule: Callable[..., Any], composite: bool) -> Callable[..., Any]:
+def _rule(torch: ModuleType, target: Any, rule: Callable[..., Any], composite: bool) -> Callable[..., Any]:
     """A rule that applies `rule` to complex operands or results, and PyTorch's own definition to others."""
     own = _own(torch, target) if composite else lambda *_, **__: NotImplemented
 
@@ -99,13 +103,13 @@ def _rule(torch: Any, target: Any, rule: Callable[..., Any], composite: bool) ->
     return applied
 
 
-def _complex_leaf(torch: Any, leaf: Any) -> bool:
+def _complex_leaf(torch: ModuleType, leaf: Any) -> bool:
     if isinstance(leaf, torch.dtype):
         return bool(leaf.is_complex)
     return isinstance(leaf, complex) or (isinstance(leaf, torch.Tensor) and leaf.is_complex())
 
 
-def _is_complex(torch: Any, node: Any) -> bool:
+def _is_complex(torch: ModuleType, node: Any) -> bool:
     """Whether an operand or a result of a node is complex."""
     nodes = [node, *node.all_input_nodes]
     values = torch.utils._pytree.tree_leaves([item.meta.get("val") for item in nodes])

@@ -68,7 +68,10 @@ def lu_unpack(
 
 
 def _order(pivots: Any, rows: int) -> Any:
-    """Where each row [..., rows] of the product of both factors comes from, for the exchanges `pivots`."""
+    """The number of the row of the product of both factors that becomes each row of the matrix, [..., rows].
+
+    `pivots`: the row that each row was exchanged with, one exchange after the other, counted from 1.
+    """
     import torch
 
     numbers = torch.arange(rows)

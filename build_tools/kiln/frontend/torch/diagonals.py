@@ -6,13 +6,17 @@ views of the result.
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from kiln.frontend.torch.library import graphs_of
 from kiln.frontend.torch.present import aten as own_operators
 
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
-def without_diagonal_writes(program: Any) -> Any:
+
+def without_diagonal_writes(program: ExportedProgram) -> ExportedProgram:
     """`program`, an ExportedProgram, with torch.where in place of writes to diagonals.
 
     The program itself where it has none.
@@ -50,7 +54,7 @@ def diagonal_scatter(x: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int
     return replaced.movedim((-2, -1), (dim1, dim2))
 
 
-def _fill(torch: Any, graph: Any, node: Any) -> None:
+def _fill(torch: ModuleType, graph: Any, node: Any) -> None:
     """Write fill_diagonal_ of a matrix as a copy of what torch.where chooses; with `wrap` it is left."""
     value = node.args[0].meta.get("val")
     if len(node.args) > 2 or node.kwargs or not isinstance(value, torch.Tensor) or value.dim() != 2:

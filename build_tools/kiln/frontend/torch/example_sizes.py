@@ -8,12 +8,13 @@ program, which torch.export refuses.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 _WIDENED = 2
 
 
-def widened(torch: Any, inputs: Any, bind: Callable[[Any], Any], shapes: Any) -> Any:
+def widened(torch: ModuleType, inputs: Any, bind: Callable[[Any], Any], shapes: Any) -> Any:
     """`inputs` with each tensor repeated along its dynamic axes of size 1.
 
     bind: gives inputs the structure of the dynamic shapes. A dimension is left as it is if another axis of it
@@ -45,7 +46,7 @@ def widened(torch: Any, inputs: Any, bind: Callable[[Any], Any], shapes: Any) ->
     return pytree.tree_unflatten(leaves, structure)
 
 
-def _dims(torch: Any, spec: Any) -> Iterator[tuple[int, Any]]:
+def _dims(torch: ModuleType, spec: Any) -> Iterator[tuple[int, Any]]:
     """The axes that have a torch.export.Dim, with it."""
     if isinstance(spec, (dict, tuple, list)):
         for axis, dim in spec.items() if isinstance(spec, dict) else enumerate(spec):
@@ -62,7 +63,7 @@ def _can_widen(size: int, dim: Any) -> bool:
     return size == 1 and not hasattr(dim, "root") and bool(dim.min <= _WIDENED <= dim.max)
 
 
-def with_specs(torch: Any, value: Any, spec: Any) -> Iterator[tuple[Any, Any]]:
+def with_specs(torch: ModuleType, value: Any, spec: Any) -> Iterator[tuple[Any, Any]]:
     """The tensors in `value`, each with its entry in `spec`, dynamic shapes of the same structure."""
     if isinstance(value, torch.Tensor):
         yield value, spec

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import KilnError
 from kiln.files import atomic_write
@@ -48,6 +48,9 @@ from kiln.frontend.torch.wide_functions import WIDE_FUNCTIONS
 from kiln.frontend.torch.without_axes import WITHOUT_AXES
 from kiln.frontend.torch.writes import writes
 from kiln.stages.model import ExportStage
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 OPSET = 18  # the opset for which PyTorch's exporter is written; it converts to others
 
@@ -175,7 +178,7 @@ def _translations() -> dict[Any, Any]:
     return present({operator: function for table in modules for operator, function in table().items()})
 
 
-def _check(path: Path, program: Any) -> None:
+def _check(path: Path, program: ExportedProgram) -> None:
     """Raise KilnError for a program that still changes a buffer, which is none of its state."""
     changed = program.graph_signature.buffers_to_mutate
     if changed:
@@ -235,7 +238,7 @@ def _restore_inputs(graph: Any, names: Sequence[Any]) -> None:
     _apply(graph, changes)
 
 
-def _output_names(program: Any, count: int) -> list[str]:
+def _output_names(program: ExportedProgram, count: int) -> list[str]:
     """Names for the outputs: the keys or fields with which the module returns them, else `output`."""
     import torch.utils._pytree as pytree
 

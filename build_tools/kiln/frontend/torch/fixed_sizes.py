@@ -7,14 +7,17 @@ that the program was exported with, for all sizes, and says nothing.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import KilnError
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 _MOST_TRIED = 64  # sizes of a range for which a condition is tried, and the greatest one
 
 
-def dynamic_axes(program: Any) -> dict[str, list[int]]:
+def dynamic_axes(program: ExportedProgram) -> dict[str, list[int]]:
     """The axes of dynamic size of the tensors that an ExportedProgram is given, by the tensor's name.
 
     To be asked before the program is converted: sizes that a conversion fixes are fixed in the program, too.
@@ -25,7 +28,7 @@ def dynamic_axes(program: Any) -> dict[str, list[int]]:
     }
 
 
-def widen_pairs(program: Any) -> None:
+def widen_pairs(program: ExportedProgram) -> None:
     """Let sizes of at most 2 of an ExportedProgram be 3, while it is converted.
 
     PyTorch's tracing assumes that dynamic sizes are neither 0 nor 1, so that a range up to 2 is the size 2
@@ -74,7 +77,7 @@ def _is_fixed(size: Any) -> bool:
     return isinstance(size, int) or size.node.maybe_as_int() is not None
 
 
-def _inputs(program: Any) -> dict[str, Any]:
+def _inputs(program: ExportedProgram) -> dict[str, Any]:
     """The tensors that a program is given, by name."""
     values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
     return {name: value for name, value in values.items() if hasattr(value, "shape")}

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import KilnError
 from kiln.frontend.torch.present import aten as own_operators
 
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
-def with_kept_buffers(program: Any) -> tuple[Any, list[str], dict[str, Any]]:
+
+def with_kept_buffers(program: ExportedProgram) -> tuple[Any, list[str], dict[str, Any]]:
     """`program`, an ExportedProgram, as a function without side effects, and what it wrote.
 
     The new program takes the buffers that it wrote after its inputs. It returns after its other outputs the
@@ -42,7 +46,7 @@ def with_kept_buffers(program: Any) -> tuple[Any, list[str], dict[str, Any]]:
     return _pure(torch, functional, inputs, buffers), inputs, buffers
 
 
-def _written_arguments(torch: Any, node: Any) -> list[Any]:
+def _written_arguments(torch: ModuleType, node: Any) -> list[Any]:
     """The arguments that a node of a graph writes to."""
     if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
         return []
@@ -54,13 +58,13 @@ def _written_arguments(torch: Any, node: Any) -> list[Any]:
     return [item for item in torch.utils._pytree.tree_leaves(arguments) if isinstance(item, torch.fx.Node)]
 
 
-def _written(torch: Any, program: Any) -> set[Any]:
+def _written(torch: ModuleType, program: ExportedProgram) -> set[Any]:
     """The nodes of `program` that make the tensors to whose memory it writes, outside of branches."""
     writes = [target for node in program.graph.nodes for target in _written_arguments(torch, node)]
     return {_viewed(torch, target) for target in writes}
 
 
-def _viewed(torch: Any, node: Any) -> Any:
+def _viewed(torch: ModuleType, node: Any) -> Any:
     """The node of the tensor whose memory the tensor of `node` is in: the operand of views and of writes."""
     while node.target is operator.getitem or isinstance(node.target, torch._ops.OpOverload):
         if node.target is operator.getitem:
@@ -73,7 +77,7 @@ def _viewed(torch: Any, node: Any) -> Any:
     return node
 
 
-def _cast_copies(torch: Any, program: Any) -> None:
+def _cast_copies(torch: ModuleType, program: ExportedProgram) -> None:
     """Cast what a copy writes to the type of the tensor that it is written to.
 
     PyTorch 2.13 forgets the cast when it makes a program functional; tests/conformance/test_torch_state.py
@@ -92,7 +96,7 @@ def _cast_copies(torch: Any, program: Any) -> None:
             program.graph_module.recompile()
 
 
-def merge_constants(program: Any) -> None:
+def merge_constants(program: ExportedProgram) -> None:
     """Make buffers of the constants of `program` that it writes: tensors that are attributes of the module.
 
     A constant in the memory of a buffer becomes that buffer, as in the static caches of transformers. An
@@ -123,11 +127,11 @@ def merge_constants(program: Any) -> None:
 
 
 def _memory(tensor: Any) -> tuple[Any, ...]:
-    """Where the elements of a tensor are."""
+    """A key that is equal for tensors with the same elements in memory: address, type, shape, strides."""
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
-def _check_mode(program: Any, buffers: Mapping[str, str]) -> None:
+def _check_mode(program: ExportedProgram, buffers: Mapping[str, str]) -> None:
     """Raise KilnError where a buffer has statistics of batch normalisation; `buffers`: by output its name."""
     for value in program.graph.output_node().args[0]:
         name = buffers.get(getattr(value, "name", ""))
@@ -145,7 +149,7 @@ def _statistics() -> tuple[Any, ...]:
     return (aten._native_batch_norm_legit_functional.default, aten._batch_norm_with_update_functional.default)
 
 
-def _pure(torch: Any, program: Any, written: list[str], buffers: Mapping[str, Any]) -> Any:
+def _pure(torch: ModuleType, program: ExportedProgram, written: list[str], buffers: Mapping[str, Any]) -> Any:
     """`program`, which is functional, with `buffers`, first values by name, as last inputs and outputs.
 
     The new values of the inputs `written` are outputs before those.
@@ -190,7 +194,7 @@ def _pure(torch: Any, program: Any, written: list[str], buffers: Mapping[str, An
     )
 
 
-def _calls(torch: Any, program: Any, inputs: list[str], count: int) -> list[Any]:
+def _calls(torch: ModuleType, program: ExportedProgram, inputs: list[str], count: int) -> list[Any]:
     """The call graph of `program` with keyword arguments `inputs` and `count` results more."""
     from dataclasses import replace
 
@@ -206,7 +210,7 @@ def _calls(torch: Any, program: Any, inputs: list[str], count: int) -> list[Any]
     return [replace(first, signature=changed), *others]
 
 
-def _examples(program: Any, buffers: Mapping[str, Any]) -> Any:
+def _examples(program: ExportedProgram, buffers: Mapping[str, Any]) -> Any:
     """The example inputs of `program`, with those of the buffers."""
     if program.example_inputs is None:
         return None

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_output
@@ -18,6 +18,9 @@ from kiln.frontend.torch.groups import define_fallback
 from kiln.frontend.torch.quantised import LIBRARY, load_operators
 from kiln.frontend.torch.structures import add_unknown
 from kiln.sources.torch_archive import PACKAGES
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 
 def load_torch(needed_by: str) -> Any:
@@ -42,7 +45,7 @@ def load_torch(needed_by: str) -> Any:
     return torch
 
 
-def graphs_of(program: Any) -> list[Any]:
+def graphs_of(program: ExportedProgram) -> list[Any]:
     """The graphs of an ExportedProgram: its own, and those of all branches and bodies of its control flow."""
     import torch
 
@@ -114,7 +117,7 @@ def _told_by_loading(path: Path) -> Exception | None:
     return None
 
 
-def _drop_derived_ranges(program: Any) -> None:
+def _drop_derived_ranges(program: ExportedProgram) -> None:
     """Remove the ranges of expressions such as 2*s0: PyTorch 2.13 restores them, and then fails."""
     for node in program.graph.find_nodes(op="placeholder"):
         environment = getattr(getattr(node.meta.get("val"), "fake_mode", None), "shape_env", None)
@@ -169,17 +172,17 @@ def is_violated(error: BaseException) -> bool:
     return _VIOLATED.search(str(error)) is not None
 
 
-def _sizes_violated(told: str) -> str:
-    """What torch.export tells of dynamic shapes that a module does not take, its suggestion first.
+def _sizes_violated(message: str) -> str:
+    """Summary of a message of torch.export on dynamic shapes that a module does not take, suggestion first.
 
-    Empty where `told` is another message.
+    Empty for another message.
     """
-    names = _VIOLATED.search(told)
+    names = _VIOLATED.search(message)
     if names is None:
         return ""
-    violations = [_SIZE.sub(r"\1.shape[\2]", text) for text in _VIOLATION.findall(told)]
+    violations = [_SIZE.sub(r"\1.shape[\2]", text) for text in _VIOLATION.findall(message)]
     fixed = next((found[1] for found in map(_FIXED.search, violations) if found), "")
-    suggested = _SUGGESTED.search(told)
+    suggested = _SUGGESTED.search(message)
     ranges = [found for found in map(_RANGE.fullmatch, violations) if found]
     parts = [f"the module does not take all sizes of {names[1]}"]
     if fixed == "1":

@@ -1,4 +1,4 @@
-"""Cross entropies that ONNX's SoftmaxCrossEntropyLoss has not, composed of other operators of PyTorch.
+"""Cross entropies that ONNX's SoftmaxCrossEntropyLoss lacks, composed of other operators of PyTorch.
 
 Those with probabilities of classes, with `label_smoothing`, and of one element without a batch.
 """

@@ -6,10 +6,13 @@ what other operators read back to 16 bits, and forgets the cast of what is an ou
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 
-def output_types(program: Any) -> list[str | None]:
+def output_types(program: ExportedProgram) -> list[str | None]:
     """The element types of the outputs of `program`, an ExportedProgram, in order; None for no tensor."""
     import torch
 

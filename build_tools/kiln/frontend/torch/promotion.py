@@ -14,13 +14,17 @@ become the former.
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from kiln.frontend.torch.library import graphs_of
 from kiln.frontend.torch.present import aten as own_operators
 
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
-def with_explicit_types(program: Any) -> Any:
+
+def with_explicit_types(program: ExportedProgram) -> ExportedProgram:
     """`program`, an ExportedProgram, with casts before these operators; changed in place."""
     import torch
 
@@ -102,13 +106,13 @@ def _of_bits(aten: Any) -> dict[Any, Any]:
     return made
 
 
-def _is_size(torch: Any, operand: Any) -> bool:
+def _is_size(torch: ModuleType, operand: Any) -> bool:
     """Whether an operand is a number that depends on dynamic sizes."""
     value = operand.meta.get("val") if isinstance(operand, torch.fx.Node) else None
     return isinstance(value, (torch.SymInt, torch.SymFloat))
 
 
-def _cast(torch: Any, graph: Any, operand: Any, node: Any) -> Any:
+def _cast(torch: ModuleType, graph: Any, operand: Any, node: Any) -> Any:
     """An operand of `node`, cast to the type of the node's result; a number is not changed."""
     value = operand.meta.get("val") if isinstance(operand, torch.fx.Node) else None
     kind = node.meta["val"].dtype
@@ -117,7 +121,7 @@ def _cast(torch: Any, graph: Any, operand: Any, node: Any) -> Any:
     return _call(graph, torch.ops.aten._to_copy.default, (operand,), {"dtype": kind}, value.to(kind))
 
 
-def _tensor(torch: Any, graph: Any, operand: Any, node: Any) -> Any:
+def _tensor(torch: ModuleType, graph: Any, operand: Any, node: Any) -> Any:
     """An operand of `node` as a tensor of the type of its result."""
     if isinstance(operand, torch.fx.Node) and not _is_size(torch, operand):
         return _cast(torch, graph, operand, node)

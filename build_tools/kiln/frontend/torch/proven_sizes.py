@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from kiln.frontend.torch.library import is_violated
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 _MOST_TRIED = 1 << 20  # combinations of sizes for which one condition is tried
 
 
-def export_proven(torch: Any, module: Any, given: tuple[Any, Any], shapes: Any) -> Any | None:
+def export_proven(torch: ModuleType, module: Any, given: tuple[Any, Any], shapes: Any) -> Any | None:
     """The ExportedProgram of `module`, or None where a condition is not known to hold for all sizes.
 
     Raises PyTorch's exception where it refuses sizes for another reason than these conditions.
@@ -36,7 +40,7 @@ def export_proven(torch: Any, module: Any, given: tuple[Any, Any], shapes: Any) 
     return program if _hold(torch, program) else None
 
 
-def _hold(torch: Any, program: Any) -> bool:
+def _hold(torch: ModuleType, program: ExportedProgram) -> bool:
     """Whether all conditions of the program on sizes of its inputs hold for all these sizes."""
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
@@ -50,7 +54,7 @@ def _hold(torch: Any, program: Any) -> bool:
     )
 
 
-def _environments(torch: Any, program: Any) -> list[Any]:
+def _environments(torch: ModuleType, program: ExportedProgram) -> list[Any]:
     """The environments of the symbols of a program: one, unless it has no symbols."""
     values = [node.meta.get("val") for node in program.graph.nodes]
     modes = {id(value.fake_mode): value.fake_mode for value in values if hasattr(value, "fake_mode")}

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kiln.frontend.torch.onnx_steps import ints
 from kiln.frontend.torch.present import Namespace, aten
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 LIBRARY = "quantized_decomposed"
 # PyTorch's own module, and torchao, to which it moves.
@@ -32,7 +35,7 @@ def load_operators() -> bool:
     return False
 
 
-def has_levels(program: Any) -> bool:
+def has_levels(program: ExportedProgram) -> bool:
     """Whether an ExportedProgram rounds values to levels."""
     return any(f"{LIBRARY}.quantize_" in str(node.target) for node in program.graph.nodes)
 

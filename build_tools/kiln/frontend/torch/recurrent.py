@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 from kiln.frontend.torch.present import aten as own_operators
@@ -52,7 +53,7 @@ def any_length() -> Iterator[None]:
             layer._dispatch_cache.clear()
 
 
-def _shaped(torch: Any, computed: Any) -> Any:
+def _shaped(torch: ModuleType, computed: Any) -> Any:
     """A kernel that, inside a trace, only allocates results of the right shapes, and otherwise computes
     them."""
     from torch.fx.experimental.proxy_tensor import get_proxy_mode

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import KilnError
 from kiln.frontend.torch.library import graphs_of, reason
 from kiln.frontend.torch.present import aten as own_operators
 from kiln.frontend.torch.present import present
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 # Of an operator and the values among its arguments: whether the exporter would convert the call wrongly.
 Applies = Callable[[Any, Sequence[Any]], bool]
@@ -27,7 +30,7 @@ class Replacement:
     rules: Callable[[Any], Mapping[Any, Callable[..., Any]]]
 
 
-def replaced(program: Any, *replacements: Replacement) -> Any:
+def replaced(program: ExportedProgram, *replacements: Replacement) -> ExportedProgram:
     """`program`, an ExportedProgram, after all `replacements`; the program itself where none applies.
 
     Raises KilnError with the operators where PyTorch cannot trace the program again: the exporter would

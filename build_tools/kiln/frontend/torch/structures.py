@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 _PLAIN = (tuple, list, dict, OrderedDict)
 
 
-def plain_structures(program: Any) -> None:
+def plain_structures(program: ExportedProgram) -> None:
     """Nest the arguments and results of an ExportedProgram in dicts where it has other classes."""
     from torch.utils import _pytree
 

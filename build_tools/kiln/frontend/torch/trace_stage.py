@@ -14,7 +14,8 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from kiln.errors import KilnError
 from kiln.files import atomic_write
@@ -26,6 +27,9 @@ from kiln.frontend.torch.recurrent import any_length
 from kiln.frontend.torch.structures import plain_structures
 from kiln.sources.torch_archive import NAMES
 from kiln.stages.model import TraceStage
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 _WANTED = "module, inputs or module, inputs, dynamic_shapes"
 
@@ -84,7 +88,7 @@ def export(name: str, module: Any, inputs: Any, shapes: Any = None) -> bytes:
     return _saved(name, torch, program, _dim_names(torch, program, arguments, shapes))
 
 
-def _exported(torch: Any, module: Any, given: tuple[Any, Any], shapes: Any) -> Any:
+def _exported(torch: ModuleType, module: Any, given: tuple[Any, Any], shapes: Any) -> Any:
     """The ExportedProgram of a module; also where PyTorch cannot tell that its conditions on sizes hold."""
     try:
         return torch.export.export(module, *given, dynamic_shapes=shapes, strict=False)
@@ -96,7 +100,7 @@ def _exported(torch: Any, module: Any, given: tuple[Any, Any], shapes: Any) -> A
 
 
 @contextlib.contextmanager
-def _unchecked_distributions(torch: Any) -> Iterator[None]:
+def _unchecked_distributions(torch: ModuleType) -> Iterator[None]:
     """Leave out, inside the block, the checks of torch.distributions, which branch on values."""
     kind = torch.distributions.Distribution
     checked = kind._validate_args
@@ -107,7 +111,7 @@ def _unchecked_distributions(torch: Any) -> Iterator[None]:
         kind.set_default_validate_args(checked)
 
 
-def saved(name: str, program: Any) -> bytes:
+def saved(name: str, program: ExportedProgram) -> bytes:
     """The archive of an ExportedProgram; `name`: how errors call it."""
     return _saved(name, load_torch(name), program, {})
 
@@ -140,7 +144,10 @@ def find_function(name: str) -> Any:
 
 
 def _call(name: str, function: Any) -> Any:
-    """What the user's function returns. Raises KilnError where it needs arguments, fails or ends Python."""
+    """Call the user's function; returns its result.
+
+    Raises KilnError where the function needs arguments, raises an exception or ends Python.
+    """
     try:
         inspect.signature(function).bind()
     except TypeError as error:
@@ -161,7 +168,7 @@ def _place(error: BaseException) -> str:
     return f"{reason(error)}{where}"
 
 
-def _saved(name: str, torch: Any, program: Any, names: Mapping[str, str]) -> bytes:
+def _saved(name: str, torch: ModuleType, program: ExportedProgram, names: Mapping[str, str]) -> bytes:
     import io
 
     buffer = io.BytesIO()
@@ -176,7 +183,9 @@ def _saved(name: str, torch: Any, program: Any, names: Mapping[str, str]) -> byt
     return buffer.getvalue()
 
 
-def _dim_names(torch: Any, program: Any, arguments: Mapping[str, Any], shapes: Any) -> dict[str, str]:
+def _dim_names(
+    torch: ModuleType, program: ExportedProgram, arguments: Mapping[str, Any], shapes: Any
+) -> dict[str, str]:
     """The names of the torch.export.Dim that the symbols of the program stand for, by symbol."""
     values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
     tensors = [values[name] for name in program.graph_signature.user_inputs if isinstance(name, str)]

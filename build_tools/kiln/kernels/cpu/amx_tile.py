@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.gemm_tile import Loop
 from kiln.kernels.cpu.int8_packing import GROUP
-from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store
+from kiln.tir.builder import bind, int64, load, registers, serial, store
 
 LANES = 16  # columns in a tile register
 # Of a tile register. It has 16 rows, but sums of 1 KiB are not put on the stack (tir/builder.py: registers).
@@ -124,7 +125,7 @@ def _number(register: int) -> Expr:
     return tirx.const(register, "uint8")
 
 
-def _address(buffer: Any, offset: Expr) -> Expr:
+def _address(buffer: tirx.Buffer, offset: Expr) -> Expr:
     return tirx.address_of(load(buffer, [offset]))
 
 

@@ -24,6 +24,7 @@ from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.kernels.cpu.attention_block import AttentionBlock, Blocks, QueryBlock
 from kiln.kernels.cpu.attention_nests import Attention, read_attention
@@ -32,8 +33,8 @@ from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm_tile import choose_tile
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
-    Expr,
     Kernel,
+    KernelAndBuffers,
     Machine,
     Sized,
     argument,
@@ -121,7 +122,7 @@ def _sizes(attention: Attention, form: Blocks) -> dict[str, int]:
     }
 
 
-def make(attention: Attention, fused: Fused, machine: Machine) -> tuple[Kernel, list[Any]]:
+def make(attention: Attention, fused: Fused, machine: Machine) -> KernelAndBuffers:
     """Make the kernel of a whole group; return it with the buffers of its parameters."""
     ranges, greatest = fused.ranges, fused.ranges.greatest
     queries, keys = attention.sizes
@@ -140,7 +141,7 @@ def make(attention: Attention, fused: Fused, machine: Machine) -> tuple[Kernel, 
     arguments = [flat(buffer, ranges, fused.tables) for buffer in operands]
     arguments += [argument(buffer, fused.tables) for buffer in [*extra, output]]
 
-    def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
+    def body(buffers: list[tirx.Buffer], begin: Expr, end: Expr) -> None:
         data = [buffer.memory if isinstance(buffer, Sized) else buffer for buffer in buffers[:3]]
         names = dict(zip([*extra, output], buffers[3:], strict=True))
         score = Epilogue(fused, attention.product, attention.scores, names)

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.kernels.cpu.attention_nests import Attention
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm_tile import Tile
 from kiln.kernels.cpu.packed_operand import Panels
 from kiln.kernels.cpu.panel_sums import PanelOperand, RowOperand, tile_sums
-from kiln.tir.builder import Expr, bind, chunks, divide, load, registers, serial, store, vector
+from kiln.tir.builder import bind, chunks, divide, load, registers, serial, store, vector
 from kiln.tir.symbols import ceil_div, int64, is_dynamic
 from kiln.tir.tiled_loops import blocks
 

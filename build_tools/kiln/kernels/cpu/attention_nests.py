@@ -9,11 +9,12 @@ from typing import Any, Protocol, TypeVar
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
+from kiln.extents import Extent, extent
 from kiln.kernels.cpu.batch_matmul import StridedOperand, strided_operand
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.fused import Fused, Nest, NotSimple
 from kiln.tir.op_names import op_name
-from kiln.tir.symbols import Extent, extent, is_dynamic
+from kiln.tir.symbols import is_dynamic
 
 PRODUCTS = ("matmul", "einsum")
 SOFTMAX = "nn.softmax"

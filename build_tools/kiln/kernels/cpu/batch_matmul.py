@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import sym, tirx
-from tvm.ir import TensorLoad
+from tvm.ir import Expr, TensorLoad
 
+from kiln.extents import Extent, extent
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm_tile import Tile, choose_tile
 from kiln.kernels.cpu.packed_operand import Panels, one_panel
@@ -31,8 +32,8 @@ from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
     NO_TABLES,
     Argument,
-    Expr,
     Kernel,
+    KernelAndBuffers,
     Machine,
     Sized,
     argument,
@@ -50,7 +51,7 @@ from kiln.tir.builder import (
 )
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.stored import Table
-from kiln.tir.symbols import Extent, SymbolRanges, extent, int64, is_dynamic
+from kiln.tir.symbols import SymbolRanges, int64, is_dynamic
 from kiln.tir.tiled_loops import blocks, tasks_of
 
 
@@ -77,7 +78,7 @@ class StridedOperand:
         return total
 
 
-def strided_operand(expr: Any, nest: Nest, ranges: SymbolRanges) -> StridedOperand | None:
+def strided_operand(expr: Expr, nest: Nest, ranges: SymbolRanges) -> StridedOperand | None:
     """The tensor that `expr` loads, with strides; None unless the position is linear in the axes.
 
     A cast of the loaded element is ignored.
@@ -174,13 +175,13 @@ def buffers_of(product: MatmulNest, fused: Fused, anchor: Nest, last: Nest) -> l
     return [product.left.buffer, product.right.buffer, *extra, last.buffer]
 
 
-def arguments_of(buffers: Sequence[Any], fused: Fused) -> list[Argument]:
+def arguments_of(buffers: Sequence[tirx.Buffer], fused: Fused) -> list[Argument]:
     """The kernel arguments for `buffers` of `buffers_of`; the operands as one-dimensional memory."""
     operands = [flat(buffer, fused.ranges, fused.tables) for buffer in buffers[:2]]
     return operands + [argument(buffer, fused.tables) for buffer in buffers[2:]]
 
 
-def memory_of(buffers: Sequence[Any]) -> tuple[Any, Any]:
+def memory_of(buffers: Sequence[tirx.Buffer]) -> tuple[Any, Any]:
     """The memory of the left and of the right operand, from the buffers that the kernel's body is given."""
     left, right = (buffer.memory if isinstance(buffer, Sized) else buffer for buffer in buffers[:2])
     return left, right
@@ -229,7 +230,7 @@ class _PanelLoops:
         blocks(axis_extent(product.rows), panels.tile.rows, rows_from)
 
 
-def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
+def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> KernelAndBuffers:
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
     product = read_product(anchor, fused.ranges)
     assert product is not None, op
@@ -245,7 +246,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     tasks = count if machine.shares(work // tile.lanes) else None
     buffers_read = buffers_of(product, fused, anchor, last)
 
-    def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
+    def body(buffers: list[tirx.Buffer], begin: Expr, end: Expr) -> None:
         names = dict(zip(buffers_read[2:], buffers[2:], strict=True))
         scratch, split = None, tasks is not None
         if panels.packed:
@@ -263,7 +264,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     return Kernel(func, tasks, {}, "contraction", ranges=ranges), buffers_read
 
 
-def flat(buffer: Any, ranges: SymbolRanges, tables: Mapping[Any, Table] = NO_TABLES) -> Argument:
+def flat(buffer: tirx.Buffer, ranges: SymbolRanges, tables: Mapping[Any, Table] = NO_TABLES) -> Argument:
     """The kernel argument for `buffer`, as one-dimensional memory."""
     return Argument(buffer.name, [ranges.product(list(buffer.shape))], str(buffer.dtype), tables.get(buffer))
 
@@ -288,7 +289,7 @@ class TileResult:
     def store(self, row: Expr, vectors: Sequence[tuple[int, int]], sums: Sequence[Any], tile: Tile) -> None:
         """Store the sums of one row, without the columns that only pad the panel."""
         if is_dynamic(self.columns):
-            self._store_open(row, vectors, sums, tile)
+            self._store_dynamic(row, vectors, sums, tile)
             return
         for (offset, width), accumulator in zip(vectors, sums, strict=True):
             for begin, size in chunks(min(width, self.columns - offset), width):
@@ -296,7 +297,7 @@ class TileResult:
                     value = load(accumulator, [int64(begin) + lane])
                     self._element(row, int64(offset + begin) + lane, value)
 
-    def _store_open(
+    def _store_dynamic(
         self, row: Expr, vectors: Sequence[tuple[int, int]], sums: Sequence[Any], tile: Tile
     ) -> None:
         """Store a row whose number of columns is known only at run time: it is copied to memory first."""

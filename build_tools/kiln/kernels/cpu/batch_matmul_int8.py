@@ -29,6 +29,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tvm.ir import Expr
+
+from kiln.extents import Extent
 from kiln.kernels.cpu.amx_tile import Spacing, TileRegisters, tile_registers, with_tile_registers
 from kiln.kernels.cpu.batch_matmul import (
     MatmulNest,
@@ -47,20 +50,9 @@ from kiln.kernels.cpu.pair_sums import MOST_PAIRS
 from kiln.kernels.cpu.runtime_panels import PackedOperands
 from kiln.kernels.cpu.runtime_product import RuntimeProduct, form_of, method_of_pairs, selects_lane
 from kiln.opinfo.attach import OpInfo
-from kiln.tir.builder import (
-    Expr,
-    Kernel,
-    Machine,
-    bind,
-    define,
-    load,
-    registers,
-    serial,
-    store,
-    unravel,
-)
+from kiln.tir.builder import Kernel, Machine, bind, define, load, registers, serial, store, unravel
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import Extent, ceil_div, int64, is_dynamic
+from kiln.tir.symbols import ceil_div, int64, is_dynamic
 from kiln.tir.tiled_loops import blocks, tasks_of
 from kiln.tir.vector_expr import ramp
 

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.config.sizes import ceil_div as whole_ceil_div
@@ -34,8 +35,8 @@ from kiln.kernels.cpu.output_tile import OutputTile, TileOperands
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
     Argument,
-    Expr,
     Kernel,
+    KernelAndBuffers,
     Machine,
     Packing,
     argument,
@@ -97,7 +98,7 @@ class _CompactKernel:
         self.buffers_read = [read[0], *([weights] * stored), *read[2:]]
         self.read, self.stored = read, stored
 
-    def kernel(self) -> tuple[Kernel, list[Any]]:
+    def kernel(self) -> KernelAndBuffers:
         """The kernel, with the buffers of its parameters."""
         ranges, x = self.fused.ranges, self.fused.params[0]
         arguments = [Argument(x.name, [ranges.greatest(ranges.product(list(x.shape)))], "float32")]
@@ -108,7 +109,7 @@ class _CompactKernel:
         else:
             tasks, emit = self._unpacked() if self.unpacks else self._in_registers()
 
-        def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
+        def body(buffers: list[tirx.Buffer], begin: Expr, end: Expr) -> None:
             weights, rest = buffers[1 : 1 + self.stored], buffers[1 + self.stored :]
             names = {self.read[0]: buffers[0], **dict(zip(self.read[2:], rest, strict=True))}
             self.element = Epilogue(self.fused, self.anchor, self.last, names)
@@ -261,6 +262,6 @@ class _CompactKernel:
         emit_tile(reader, conv, out, self.x, bases)
 
 
-def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
+def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> KernelAndBuffers:
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
     return _CompactKernel(op, fused, anchor, last, machine).kernel()

@@ -16,12 +16,13 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.compact_tile import Reader
 from kiln.kernels.cpu.compact_weights import CompactForm
 from kiln.kernels.cpu.runtime_product import dot_of_four
-from kiln.tir.builder import Expr, Machine, bind, int64, load, registers, serial, store, vector
+from kiln.tir.builder import Machine, bind, int64, load, registers, serial, store, vector
 from kiln.tir.vector_expr import ramp
 
 # Bytes of x, and its greatest magnitude in units: the highest byte must stay below 128.

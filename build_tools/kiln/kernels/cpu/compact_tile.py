@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.compact_weights import StoredPanels, Values
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.gemm_prefetch import prefetch
 from kiln.kernels.cpu.output_tile import OutputTile
-from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store, vector
+from kiln.tir.builder import bind, int64, load, registers, serial, store, vector
 from kiln.tir.vector_expr import ramp
 
 # Up to so many rows, the sum of x over a block is kept too: zero points are subtracted once for each block.

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.convolution import Convolution
@@ -25,7 +26,6 @@ from kiln.params.encodings import Encoding, levels_of
 from kiln.tir.builder import (
     Argument,
     Array,
-    Expr,
     Machine,
     Pack,
     bind,
@@ -229,7 +229,7 @@ Values = Callable[[Expr], Expr]  # lane → value
 class StoredPanels:
     """Emits loads of stored weights. `buffers`: levels, then scales and zero points where there are any."""
 
-    def __init__(self, form: CompactForm, buffers: list[Any], machine: Machine) -> None:
+    def __init__(self, form: CompactForm, buffers: list[tirx.Buffer], machine: Machine) -> None:
         self.form, self.buffers, self.machine = form, buffers, machine
         self.lanes = form.tile.lanes
 

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from tvm.ir import Expr
 
 from kiln.kernels.cpu.amx_tile import with_tile_registers
 from kiln.kernels.cpu.conv2d_schedule import Schedule, schedule_of
@@ -28,7 +29,7 @@ from kiln.kernels.cpu.epilogue import Epilogue, flat_argument, may_overwrite, pa
 from kiln.kernels.cpu.gemm_tile import pack
 from kiln.kernels.cpu.output_tile import stored_together
 from kiln.opinfo.attach import OpInfo
-from kiln.tir.builder import Argument, Array, Expr, Kernel, Machine, Pack, Packing, argument, define
+from kiln.tir.builder import Argument, Array, Kernel, Machine, Pack, Packing, argument, define
 from kiln.tir.fused import Fused, Nest
 
 

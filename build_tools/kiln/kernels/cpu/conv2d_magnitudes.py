@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.kernels.cpu import conv2d_pairs
 from kiln.kernels.cpu.convolution import Convolution
@@ -36,18 +37,7 @@ from kiln.kernels.cpu.int8_packing import GROUP
 from kiln.kernels.cpu.output_tile import OutputTile
 from kiln.kernels.cpu.pair_kernel import PairBody, pair_kernel
 from kiln.opinfo.attach import OpInfo
-from kiln.tir.builder import (
-    Expr,
-    Kernel,
-    Machine,
-    bind,
-    chunks,
-    int64,
-    load,
-    registers,
-    serial,
-    store,
-)
+from kiln.tir.builder import KernelAndBuffers, Machine, bind, chunks, int64, load, registers, serial, store
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.symbols import ceil_div
 from kiln.tir.vector_expr import ramp
@@ -100,7 +90,7 @@ def _of_seven_bits(fused: Fused) -> bool:
 
 
 def _shift(fused: Fused) -> int:
-    """What is added to x: uint8 is multiplied by weights of 7 bits, int8 as magnitudes and signs."""
+    """The number added to x: uint8 is multiplied by weights of 7 bits, int8 as magnitudes and signs."""
     wanted = "uint8" if _of_seven_bits(fused) else "int8"
     return 0 if str(fused.params[0].dtype) == wanted else 128 if wanted == "uint8" else -128
 
@@ -126,7 +116,7 @@ def _product_of(conv: Convolution, tile: Tile, machine: Machine, fused: Fused) -
     return IntegerProduct(method, False, tile, merged(conv.loops()), shift, head_lanes, undone, "groups")
 
 
-def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
+def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> KernelAndBuffers:
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
     conv, shape = Convolution(op, fused, anchor), last.buffer.shape
     tile = _tile(machine, fused.ranges.greatest(conv.rows), conv.columns)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.kernels.cpu.conv2d import applies as conv2d_applies
 from kiln.kernels.cpu.convolution import Convolution
@@ -31,8 +32,7 @@ from kiln.kernels.cpu.pair_kernel import PairBody, multiplies_pairs, pair_kernel
 from kiln.kernels.cpu.runtime_product import multiply_pairs
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
-    Expr,
-    Kernel,
+    KernelAndBuffers,
     Machine,
     bind,
     chunks,
@@ -109,7 +109,7 @@ def widened_row(product: IntegerProduct, x: Any, base: Expr, memory: Any, place:
     copied_row(product.runs, base, lanes, copy)
 
 
-def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
+def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> KernelAndBuffers:
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
     conv, greatest, shape = Convolution(op, fused, anchor), fused.ranges.greatest, last.buffer.shape
     most_rows = greatest(conv.rows)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import tvm
 
+from kiln.extents import Extent
 from kiln.kernels.cpu.amx_tile import Spacing, TileRegisters
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.gemm_dot import DotProduct
@@ -14,7 +15,7 @@ from kiln.kernels.cpu.gemm_pairs import PairProduct, pair_product
 from kiln.kernels.cpu.gemm_tile import Tile, choose_tile, pairs_pay, widening_tile, widens
 from kiln.tir.builder import Machine
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import Extent, ceil_div, is_dynamic
+from kiln.tir.symbols import ceil_div, is_dynamic
 from kiln.tir.tuning_records import HEURISTICS, TuningRecord
 
 

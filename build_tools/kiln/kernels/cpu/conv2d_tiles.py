@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.kernels.cpu.conv2d_schedule import Schedule
 from kiln.kernels.cpu.convolution import Convolution, Row
 from kiln.kernels.cpu.gemm import product
 from kiln.kernels.cpu.gemm_prefetch import PanelPrefetch, prefetch_later, prefetch_panels
 from kiln.kernels.cpu.output_tile import Finish, OutputTile, TileOperands
-from kiln.tir.builder import Expr, bind, divide, int64, modulo, serial
+from kiln.tir.builder import bind, divide, int64, modulo, serial
 from kiln.tir.symbols import ceil_div
 from kiln.tir.tiled_loops import blocks, task_blocks, tasks_of
 

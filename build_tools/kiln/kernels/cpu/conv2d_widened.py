@@ -19,8 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as builder
 
+from kiln.extents import Extent
 from kiln.kernels.cpu import conv2d_pairs
 from kiln.kernels.cpu.conv2d_pairs import widened_row
 from kiln.kernels.cpu.convolution import Convolution
@@ -33,8 +35,7 @@ from kiln.kernels.cpu.pair_kernel import PairBody, multiplies_pairs, pair_kernel
 from kiln.kernels.cpu.pair_sums import WidenedColumns, pair_sums, pairs_of_group
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
-    Expr,
-    Kernel,
+    KernelAndBuffers,
     Machine,
     bind,
     divide,
@@ -46,7 +47,7 @@ from kiln.tir.builder import (
     store,
 )
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import Extent, ceil_div, is_dynamic
+from kiln.tir.symbols import ceil_div, is_dynamic
 from kiln.tir.tiled_loops import blocks, shared_items, when
 from kiln.tir.vector_expr import ramp
 
@@ -86,7 +87,7 @@ class _Blocks:
         return cls(tile, size, ceil_div(conv.rows, size), tasks if tasks > 1 else None)
 
 
-def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
+def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> KernelAndBuffers:
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
     conv = Convolution(op, fused, anchor)
     depth = product_of(conv, Tile(1, 1, 1), machine).groups * GROUP
@@ -109,7 +110,7 @@ class _Matmul:
 
     def __init__(
         self, conv: Convolution, divided: _Blocks, product: IntegerProduct, element: Epilogue,
-        shape: Sequence[Any], x: Any, weights: Any,
+        shape: Sequence[Extent], x: Any, weights: Any,
     ) -> None:  # fmt: skip
         self.conv, self.divided, self.product, self.element = conv, divided, product, element
         self.shape, self.x, self.packed = shape, x, weights

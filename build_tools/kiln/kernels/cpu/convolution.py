@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from tvm.ir import Expr
 
+from kiln.extents import Extent, extent
 from kiln.kernels.cpu.gemm_tile import Loop
 from kiln.opinfo.attach import OpInfo
-from kiln.tir.builder import Expr, Machine, bind, divide, int64, modulo, unravel
+from kiln.tir.builder import Machine, bind, divide, int64, modulo, unravel
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import NO_RANGES, Extent, extent, is_dynamic
+from kiln.tir.symbols import NO_RANGES, is_dynamic
 from kiln.tir.tuning_records import HEURISTICS, TuningRecord, key_of
 
 
@@ -24,7 +26,7 @@ class Pixel(NamedTuple):
 
 
 # A row of the matmul: its number, or the output pixel that it is.
-Row = Expr | Pixel
+Row: TypeAlias = Expr | Pixel
 
 
 class Convolution:
@@ -136,7 +138,7 @@ class Convolution:
         divides = isinstance(self.out_w, int) and self.out_w % tile_rows == 0
         return self.is_dense or self.is_line or divides
 
-    def result_indices(self, row: Row, column: Expr, shape: Sequence[Any]) -> list[Expr]:
+    def result_indices(self, row: Row, column: Expr, shape: Sequence[Extent]) -> list[Expr]:
         """Indices into a result of `shape` of the element in `row` and `column` of the matmul."""
         if len(shape) == 4 and not self.is_layer:
             return [*self.pixel(row), column]

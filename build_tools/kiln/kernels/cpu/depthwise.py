@@ -19,8 +19,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as builder
 
+from kiln.extents import Extent
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.depthwise_chunks import chunk_vectors, exceeds_l2, is_distant
 from kiln.kernels.cpu.depthwise_tile import MULTIPLY, ChannelRange, Place, emit, method_of
@@ -31,7 +33,6 @@ from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
     CACHE_LINE,
     Argument,
-    Expr,
     Kernel,
     Machine,
     argument,
@@ -45,7 +46,7 @@ from kiln.tir.builder import (
     unravel,
 )
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import Extent, ceil_div, is_dynamic
+from kiln.tir.symbols import ceil_div, is_dynamic
 from kiln.tir.tiled_loops import blocks, tasks_of
 
 

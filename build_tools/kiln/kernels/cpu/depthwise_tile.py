@@ -6,15 +6,15 @@ import functools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm_tile import adds_halves
 from kiln.kernels.cpu.runtime_product import PAIRS, method_of_pairs, multiply_pairs
-from kiln.tir.builder import Expr, Machine, bind, int64, load, registers, serial, store, vector
+from kiln.tir.builder import Machine, bind, int64, load, registers, serial, store, vector
 from kiln.tir.vector_expr import ramp
 
 _BYTES = 8  # in the operands of SMULL
@@ -46,7 +46,7 @@ class ChannelRange:
 
 
 def emit(
-    conv: Convolution, buffers: list[Any], place: Place, channels: ChannelRange,
+    conv: Convolution, buffers: list[tirx.Buffer], place: Place, channels: ChannelRange,
     accumulator: str, element: Epilogue, method: str,
 ) -> None:  # fmt: skip
     """Emit the computation and store of the pixels of `place`, for `channels`.
@@ -80,8 +80,8 @@ class _Tile:
     """Emits the sums of one register tile."""
 
     def __init__(
-        self, conv: Convolution, buffers: list[Any], place: Place, channels: ChannelRange, accumulator: str,
-        method: str,
+        self, conv: Convolution, buffers: list[tirx.Buffer], place: Place, channels: ChannelRange,
+        accumulator: str, method: str,
     ) -> None:  # fmt: skip
         self.conv, self.place, self.channel, self.width = conv, place, channels.first, channels.count
         possible = self.width == _BYTES if method in MULTIPLY else ("pairs", self.width) in PAIRS

@@ -8,19 +8,23 @@ columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.kernels.cpu.dot_operands import widened
 from kiln.kernels.cpu.dot_packing import BYTE_BIAS, DotPacking
 from kiln.kernels.cpu.gemm_tile import Loop
-from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store
+from kiln.tir.builder import bind, int64, load, registers, serial, store
 from kiln.tir.vector_expr import i32
 
-_STEPS = 4  # values of k in a round of the loop: sums on the stack are loaded and stored once for all of them
+# Values of k in an iteration of the loop: sums on the stack are loaded and stored once for all of them.
+_STEPS = 4
 
 
+@dataclass(frozen=True)
 class ByteRow:
     """Emits all columns of one row.
 
@@ -28,8 +32,11 @@ class ByteRow:
     of the first panel.
     """
 
-    def __init__(self, packing: DotPacking, x: Any, base: Expr, weights: Any, panel: Expr) -> None:
-        self.packing, self.x, self.base, self.weights, self.panel = packing, x, base, weights, panel
+    packing: DotPacking
+    x: Any
+    base: Expr
+    weights: Any
+    panel: Expr
 
     def emit(self, columns: int, finish: Callable[[Expr, Expr], None]) -> None:
         """Emit the sums, and finish(column, sum) for each of them."""
@@ -77,7 +84,7 @@ class ByteRow:
         unrolled: int,
         body: Callable[[Expr, Expr], None],
     ) -> None:
-        """Emit the loops `remaining`, the last one `unrolled` values a round: body(offset in x, k)."""
+        """Emit the loops `remaining`, the last one `unrolled` values an iteration: body(offset in x, k)."""
         loop, count = remaining[0], remaining[0].extent
 
         def at(k: Expr) -> tuple[Expr, Expr]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.kernels.cpu.dot_packing import BLOCK, QUAD
-from kiln.tir.builder import Expr, bind, load
+from kiln.tir.builder import bind, load
 from kiln.tir.vector_expr import i32, ramp
 
 
@@ -15,7 +14,7 @@ def call(dtype: str, name: str, *operands: Expr) -> Expr:
     return tirx.call_llvm_pure_intrin(dtype, name, *operands)
 
 
-def word_of(buffer: Any, offset: Expr, count: int = QUAD) -> Expr:
+def word_of(buffer: tirx.Buffer, offset: Expr, count: int = QUAD) -> Expr:
     """`count` elements of `buffer` from `offset`, four bytes, as an int32."""
     return bind(tirx.reinterpret("int32", load(buffer, [ramp(offset, count)])))
 
@@ -29,11 +28,11 @@ def extracted(word: Expr, odd: bool, signed: bool) -> Expr:
     return call("int32", "llvm.arm.sxtb16" if signed else "llvm.arm.uxtb16", word)
 
 
-def widened(buffer: Any, offset: Expr) -> Expr:
+def widened(buffer: tirx.Buffer, offset: Expr) -> Expr:
     return tirx.Cast("int32", load(buffer, [offset]))
 
 
-def halves_of(buffer: Any, first: Expr | None, second: Expr | None) -> Expr:
+def halves_of(buffer: tirx.Buffer, first: Expr | None, second: Expr | None) -> Expr:
     """The elements of `buffer` at two positions as halves of a word; the half of None may hold anything."""
     low = None if first is None else widened(buffer, first)
     high = None if second is None else tirx.shift_left(widened(buffer, second), i32(16))
@@ -42,7 +41,7 @@ def halves_of(buffer: Any, first: Expr | None, second: Expr | None) -> Expr:
     return bind(tirx.bitwise_or(tirx.bitwise_and(low, i32(0xFFFF)), high))
 
 
-def pair_of(buffer: Any, first: Expr | None, second: Expr | None, adjacent: bool) -> Expr:
+def pair_of(buffer: tirx.Buffer, first: Expr | None, second: Expr | None, adjacent: bool) -> Expr:
     """Two elements of 16 bits at two positions as halves of a word, as in `halves_of`."""
     return word_of(buffer, first, 2) if adjacent else halves_of(buffer, first, second)
 
@@ -51,7 +50,7 @@ def mask_of(length: int, lanes: int = BLOCK) -> Expr:
     return tirx.get_active_lane_mask(f"boolx{lanes}", i32(0), i32(length))
 
 
-def halves_vector(buffer: Any, dtype: str, offset: Expr, length: int) -> Expr:
+def halves_vector(buffer: tirx.Buffer, dtype: str, offset: Expr, length: int) -> Expr:
     """`length` elements of `buffer`, of `dtype`, from `offset` as 16-bit lanes, followed by zeros."""
     lanes = BLOCK // 2
     if length == lanes:
@@ -63,7 +62,7 @@ def halves_vector(buffer: Any, dtype: str, offset: Expr, length: int) -> Expr:
     return bind(tirx.Cast(f"int16x{lanes}", values))
 
 
-def vector_of(buffer: Any, offset: Expr, length: int) -> Expr:
+def vector_of(buffer: tirx.Buffer, offset: Expr, length: int) -> Expr:
     """`length` bytes of `buffer` from `offset`, followed by zeros."""
     if length == BLOCK:
         return bind(load(buffer, [ramp(offset, BLOCK)]))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.kernels.cpu.dot_operands import (
     call,
@@ -18,10 +20,11 @@ from kiln.kernels.cpu.dot_operands import (
     word_of,
 )
 from kiln.kernels.cpu.dot_packing import BLOCK, QUAD, DotPacking, blocks_of, slots_of
-from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store
+from kiln.tir.builder import bind, int64, load, registers, serial, store
 from kiln.tir.vector_expr import i32, ramp
 
 
+@dataclass(frozen=True)
 class ShortRow:
     """Emits all columns of one row, whose values of x stay in registers.
 
@@ -29,8 +32,11 @@ class ShortRow:
     of the first panel.
     """
 
-    def __init__(self, packing: DotPacking, x: Any, base: Expr, weights: Any, panel: Expr) -> None:
-        self.packing, self.x, self.base, self.weights, self.panel = packing, x, base, weights, panel
+    packing: DotPacking
+    x: Any
+    base: Expr
+    weights: Any
+    panel: Expr
 
     def emit(self, columns: int, finish: Any) -> None:
         """Emit the sums, and finish(column, sum) for each of them."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.cpu.dot_operands import (
@@ -21,12 +22,12 @@ from kiln.kernels.cpu.dot_operands import (
 from kiln.kernels.cpu.dot_packing import QUAD, DotPacking, Slot, slots_of
 from kiln.kernels.cpu.gemm_tile import Loop
 from kiln.kernels.cpu.output_tile import OutputTile, TileOperands
-from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store, vector
+from kiln.tir.builder import bind, int64, load, registers, serial, store, vector
 from kiln.tir.vector_expr import i32
 
 _LANES = 4  # 32-bit lanes of a vector
 _ROLLED = range(9, 24)  # blocks of a run that LLVM would unroll, with more vectors of x than registers
-_ROUND = 2  # blocks in one round of a loop over the others: the offsets of loads reach 127
+_BLOCKS_PER_ITERATION = 2  # blocks in one iteration of a loop over the others: the offsets of loads reach 127
 
 
 class _DotTile:
@@ -244,19 +245,19 @@ class VectorTile(_DotTile):
         """
         if count not in _ROLLED:
             return 0
-        packing, repeats = self.packing, count // _ROUND
+        packing, repeats = self.packing, count // _BLOCKS_PER_ITERATION
         opaque = call("int32", "llvm.arm.usat", i32(repeats), i32(31))
         # The mask bounds the positions in tensors for TVM: only then are they computed in 32 bits.
         limit = tirx.bitwise_and(opaque, i32((1 << repeats.bit_length()) - 1))
-        with builder.serial(i32(0), limit) as round_number:
-            for k in range(_ROUND):
-                number = tirx.Cast("int64", round_number * i32(_ROUND) + i32(k))
+        with builder.serial(i32(0), limit) as iteration:
+            for k in range(_BLOCKS_PER_ITERATION):
+                number = tirx.Cast("int64", iteration * i32(_BLOCKS_PER_ITERATION) + i32(k))
                 self._block(
                     x_offset + number * int64(packing.block),
                     offset + number * int64(packing.block * packing.tile.columns),
                     packing.block,
                 )
-        return repeats * _ROUND
+        return repeats * _BLOCKS_PER_ITERATION
 
     def _block(self, x_offset: Expr, offset: Expr, length: int) -> None:
         """Emit `length` values of k, at most those of a vector; after them x is 0, and weights are others."""

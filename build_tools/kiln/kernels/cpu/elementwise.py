@@ -22,8 +22,10 @@ from dataclasses import replace as replace_fields
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.config.sizes import ceil_div
+from kiln.extents import Extent, extent
 from kiln.kernels.cpu import interleave, reduced_loops, transposed
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.flat_nest import flattened
@@ -31,8 +33,8 @@ from kiln.kernels.cpu.merged_axes import with_longer_rows
 from kiln.kernels.cpu.reduce import combines, term_of
 from kiln.kernels.cpu.split_axes import with_split_axes
 from kiln.tir.builder import (
-    Expr,
     Kernel,
+    KernelAndBuffers,
     Machine,
     argument,
     chunks,
@@ -47,7 +49,7 @@ from kiln.tir.builder import (
 )
 from kiln.tir.fused import Fused, Nest, replace
 from kiln.tir.inline import Expanded
-from kiln.tir.symbols import Extent, SymbolRanges, extent, is_dynamic, variables
+from kiln.tir.symbols import SymbolRanges, is_dynamic, variables
 from kiln.tir.tiled_loops import blocks, tasks_of
 
 # Below this many elements a kernel is one task: starting threads costs more than it saves.
@@ -297,7 +299,7 @@ def _loops(nest: Nest, lanes: int, expanded: Expanded, ranges: SymbolRanges) -> 
 
 def make(
     fused: Fused, nest: Nest, stored: Sequence[Any], machine: Machine, last: Nest | None = None
-) -> tuple[Kernel, list[Any]]:
+) -> KernelAndBuffers:
     """Make the kernel of one nest; return it with the buffers of its parameters (the output last).
 
     `last`: for a reduction, the nest that is computed from each of its elements (Fused.epilogue), or None.
@@ -332,7 +334,7 @@ def make(
     # An output with a single axis (a vector) is one task.
     tasks = count if ranges.greatest(count) > 1 and machine.shares(_STEPS * work // lanes) else None
 
-    def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
+    def body(buffers: list[tirx.Buffer], begin: Expr, end: Expr) -> None:
         buffer_of = dict(zip([*inputs, output.buffer], buffers, strict=True))
         writer = _Writer(fused, loops.nest, buffer_of, lanes, last, list(nest.axes))
         with tasks_of(count, tasks is not None, begin, end) as task:

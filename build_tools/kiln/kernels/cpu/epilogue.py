@@ -10,7 +10,9 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kiln.tir.builder import Argument, Expr, load, store
+from tvm.ir import Expr
+
+from kiln.tir.builder import Argument, load, store
 from kiln.tir.fused import Fused, Load, Nest, replace
 
 

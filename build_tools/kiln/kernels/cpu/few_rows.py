@@ -18,16 +18,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as builder
 
+from kiln.extents import Extent
 from kiln.kernels.cpu import batch_matmul
 from kiln.kernels.cpu.batch_matmul import MatmulNest, StridedOperand, axis_extent, read_product
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm_prefetch import prefetch
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
-    Expr,
     Kernel,
+    KernelAndBuffers,
     Machine,
     bind,
     chunks,
@@ -41,7 +43,7 @@ from kiln.tir.builder import (
 )
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.stored import StoredBuffer
-from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, floor_div, int64, is_dynamic
+from kiln.tir.symbols import SymbolRanges, ceil_div, floor_div, int64, is_dynamic
 from kiln.tir.tiled_loops import blocks, remainder, share_of, tasks_of
 from kiln.tir.transpose import sums_of_lanes
 
@@ -209,7 +211,7 @@ class _LineTiles:
                         self.element.store(indices, load(totals[place], [int64(inside) + lane]))
 
 
-def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> tuple[Kernel, list[Any]]:
+def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> KernelAndBuffers:
     """Make the kernel of nests `anchor` to `last`; return it with the buffers of its parameters."""
     ranges, greatest = fused.ranges, fused.ranges.greatest
     product = read_product(anchor, ranges)
@@ -231,7 +233,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
     size = ranges.product([rows, depth])  # of the few rows
     buffers_read = batch_matmul.buffers_of(product, fused, anchor, last)
 
-    def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
+    def body(buffers: list[tirx.Buffer], begin: Expr, end: Expr) -> None:
         names = dict(zip(buffers_read[2:], buffers[2:], strict=True))
         left, right = batch_matmul.memory_of(buffers)
         few_memory, long_memory = (right, left) if roles.swapped else (left, right)

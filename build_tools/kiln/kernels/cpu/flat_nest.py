@@ -53,7 +53,7 @@ def flattened(nest: Nest, reads: Sequence[Any]) -> Nest:
 def _reads_positions(nest: Nest, reads: Sequence[Any]) -> bool:
     """Whether the value of an element depends on its position by itself, not as the index of a load alone."""
 
-    def without(buffer: Any) -> Callable[[Any], Any]:
+    def without(buffer: tirx.Buffer) -> Callable[[Any], Any]:
         return lambda _: tirx.const(0, str(buffer.dtype))
 
     value = replace(nest.value, {}, {read.source: without(read.source) for read in reads})

@@ -6,11 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tvm.ir import Expr
+
+from kiln.extents import Extent
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.gemm_tile import Loop, Tile
 from kiln.kernels.cpu.int8_packing import GROUP
-from kiln.tir.builder import Expr, Machine, bind, chunks, int64, serial
-from kiln.tir.symbols import Extent, ceil_div
+from kiln.tir.builder import Machine, bind, chunks, int64, serial
+from kiln.tir.symbols import ceil_div
 from kiln.tir.tiled_loops import blocks, share_of, task_blocks, tasks_of
 
 

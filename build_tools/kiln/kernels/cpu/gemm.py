@@ -20,23 +20,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.gemm_prefetch import LINE, PanelPrefetch, prefetch
 from kiln.kernels.cpu.gemm_tile import Loop, Tile
 from kiln.kernels.cpu.output_tile import OutputTile, TileOperands
 from kiln.kernels.cpu.panel_sums import adjacent_lefts
-from kiln.tir.builder import (
-    Expr,
-    bind,
-    divide,
-    int64,
-    load,
-    registers,
-    serial,
-    store,
-    vector,
-)
+from kiln.tir.builder import bind, divide, int64, load, registers, serial, store, vector
 from kiln.tir.vector_expr import ramp
 
 

@@ -33,6 +33,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.amx_tile import GroupedColumns, Spacing, TileRegisters, TileSums, tile_registers
@@ -45,19 +46,7 @@ from kiln.kernels.cpu.matrix_tile import NAMES as MATRIX
 from kiln.kernels.cpu.matrix_tile import MatrixTile
 from kiln.kernels.cpu.output_tile import OutputTile, TileOperands
 from kiln.kernels.cpu.runtime_product import selects_lane
-from kiln.tir.builder import (
-    Array,
-    Expr,
-    Machine,
-    bind,
-    divide,
-    int64,
-    load,
-    modulo,
-    registers,
-    serial,
-    store,
-)
+from kiln.tir.builder import Array, Machine, bind, divide, int64, load, modulo, registers, serial, store
 from kiln.tir.vector_expr import ramp
 
 # Magnitudes of weights: of 7 bits, and of all of int8.
@@ -109,10 +98,16 @@ class IntegerProduct(IntegerOperands):
         inside = modulo(column, self.tile.columns) * int64(GROUP)
         return bind(panel + inside + int64(self.head_bytes))
 
+    def place_of_vector(self, number: int) -> tuple[int, int]:
+        """The place of a tile's vector `number` of columns in a group: its panel, counted from the tile's
+        first one, and the bytes before it in that panel's group."""
+        panel, inside = divmod(number, self.tile.vectors)
+        return panel, inside * GROUP * self.tile.lanes
+
     def vector_offset(self, number: int) -> int:
         """Bytes from a group of a tile's first vector of columns to that of vector `number`, in any panel."""
-        panel, inside = divmod(number, self.tile.vectors)
-        return panel * self.panel_bytes + inside * GROUP * self.tile.lanes
+        panel, inside = self.place_of_vector(number)
+        return panel * self.panel_bytes + inside
 
     def product(self, out: OutputTile, operands: TileOperands) -> None:
         """Emit the computation and the store of one tile."""
@@ -142,12 +137,8 @@ class IntegerProduct(IntegerOperands):
         assert self.amx is not None
         count, lanes = self.amx.rows, self.tile.lanes
         groups = [
-            bind(
-                starts[v // self.tile.vectors]
-                + skipped
-                + int64(self.head_bytes + v % self.tile.vectors * GROUP * lanes)
-            )
-            for v in range(ceil_div(out.columns, lanes))
+            bind(starts[panel] + skipped + int64(self.head_bytes + inside))
+            for panel, inside in map(self.place_of_vector, range(ceil_div(out.columns, lanes)))
         ]
         columns = GroupedColumns(operands.weights, groups, GROUP * self.tile.columns)
         sums = TileSums(self.amx, self.runs, operands.x, operands.bases[::count], columns).emit()
@@ -167,17 +158,16 @@ class IntegerProduct(IntegerOperands):
         count, vectors = len(out.rows), ceil_div(out.columns, lanes)
         size = GROUP * lanes
         sums = [[registers([lanes], "int32") for _ in range(vectors)] for _ in range(count)]
-        panel_vectors = [divmod(v, self.tile.vectors) for v in range(vectors)]  # panel, vector within it
+        places = [self.place_of_vector(v) for v in range(vectors)]
         if self.method in MATRIX and count > 1 and self.run > GROUP:
             groups = [start + skipped + int64(self.head_bytes) for start in starts]
-            found = MatrixTile(self, x, bases, weights, groups, panel_vectors).emit()
-            self._store(out, found)
+            self._store(out, MatrixTile(self, x, bases, weights, groups, places).emit())
             return
-        flip = self._clear(sums, weights, [starts[p] for p, _ in panel_vectors], skipped)
+        flip = self._clear(sums, weights, starts, skipped)
 
         def add(lefts: Iterable[list[Expr]], number: Expr) -> None:
             base = skipped + int64(self.head_bytes) + number * int64(GROUP * self.tile.columns)
-            right = [self.right(weights, starts[p] + base + int64(vec * size)) for p, vec in panel_vectors]
+            right = [self.right(weights, starts[panel] + base + int64(inside)) for panel, inside in places]
             for left, row_sums in zip(lefts, sums, strict=True):
                 for sum_of_row, columns in zip(row_sums, right, strict=True):
                     where = [ramp(int64(0), lanes)]
@@ -217,18 +207,18 @@ class IntegerProduct(IntegerOperands):
     ) -> Expr | None:
         """Emit the initial sums, which undo the shift of x; returns the bits to flip in x, None for none.
 
-        `starts`: offset in the weights of the panel of each vector. `skipped`: as of `_in_vectors`.
+        Parameters as of `_in_vectors`.
         """
         lanes, flip = self.tile.lanes, None
         size = GROUP * lanes
         if self.shift:
             flip = bind(vector_load(weights, starts[0], 8 if self.method == "mull" else size))
-        for v, start in enumerate(starts):
+        for v in range(len(sums[0])):
             first = tirx.Broadcast(tirx.const(0, "int32"), lanes)
             if self.shift:
-                inside = v % self.tile.vectors * size
-                head = vector_load(weights, start + skipped + int64(GROUP * self.head_lanes + inside), size)
-                first = bind(tirx.reinterpret(f"int32x{lanes}", head))
+                panel, inside = self.place_of_vector(v)
+                place = starts[panel] + skipped + int64(GROUP * self.head_lanes + inside)
+                first = bind(tirx.reinterpret(f"int32x{lanes}", vector_load(weights, place, size)))
             for row_sums in sums:
                 store(row_sums[v], [ramp(int64(0), lanes)], first)
         return flip

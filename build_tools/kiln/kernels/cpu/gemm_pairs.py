@@ -29,13 +29,14 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.gemm_tile import Loop, Tile, adjacent_panels, fitted
 from kiln.kernels.cpu.output_tile import OutputTile, TileOperands
 from kiln.kernels.cpu.pair_sums import MOST_PAIRS, joined, upper_bits
 from kiln.kernels.cpu.runtime_product import method_of_pairs, multiply_pairs
-from kiln.tir.builder import Array, Expr, Machine, bind, int64, load, padded, registers, serial, store
+from kiln.tir.builder import Array, Machine, bind, int64, load, padded, registers, serial, store
 from kiln.tir.vector_expr import ramp
 
 PAIR = 2  # values of k

@@ -8,18 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.script import tirx as script
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.gemm_tile import Loop, Tile
-from kiln.tir.builder import (
-    CACHE_LINE,
-    Expr,
-    bind,
-    int64,
-    load,
-)
+from kiln.tir.builder import CACHE_LINE, bind, int64, load
 
 
 @dataclass(frozen=True)

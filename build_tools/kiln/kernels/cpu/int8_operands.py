@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.kernels.cpu.int8_packing import GROUP, IntegerPacking
 from kiln.kernels.cpu.runtime_product import dot_of_four, groups_of_vector
-from kiln.tir.builder import Expr, bind, int64, load
+from kiln.tir.builder import bind, int64, load
 from kiln.tir.vector_expr import ramp
 
 _USDOT = "llvm.aarch64.neon.usdot.v4i32.v16i8"
@@ -23,7 +24,7 @@ def _call(dtype: str, name: str, *operands: Expr) -> Expr:
     return tirx.call_llvm_pure_intrin(dtype, name, *operands)
 
 
-def vector_load(buffer: Any, offset: Expr, lanes: int) -> Expr:
+def vector_load(buffer: tirx.Buffer, offset: Expr, lanes: int) -> Expr:
     return load(buffer, [ramp(offset, lanes)])
 
 

@@ -14,13 +14,14 @@ from typing import Any
 
 import tvm_ffi
 from tvm import sym, tirx
-from tvm.ir import Call, TensorLoad
+from tvm.ir import Call, Expr, TensorLoad
 
 from kiln.callbacks import structural_map, structural_walk
+from kiln.extents import Extent, extent
 from kiln.tir.builder import (
     Argument,
-    Expr,
     Kernel,
+    KernelAndBuffers,
     Machine,
     Sized,
     bind,
@@ -35,7 +36,7 @@ from kiln.tir.builder import (
 )
 from kiln.tir.fused import Fused, Nest, replace
 from kiln.tir.op_names import op_name
-from kiln.tir.symbols import Extent, SymbolRanges, extent, int64, is_dynamic, variables
+from kiln.tir.symbols import SymbolRanges, int64, is_dynamic, variables
 from kiln.tir.tiled_loops import blocks, tasks_of
 from kiln.tir.vector_expr import i32, ramp
 
@@ -139,7 +140,7 @@ class Interleaving:
             return None  # a broadcast of one element
         return factors
 
-    def _ordered(self, read: Any, factors: list[Extent], buffer: Any, start: dict[Any, Expr]) -> Any:
+    def _ordered(self, read: Any, factors: list[Extent], buffer: tirx.Buffer, start: dict[Any, Expr]) -> Any:
         """Emit the loads of `read` for one block; return a register with them in the order of the output."""
         dtype = str(read.source.dtype)
         base = bind(replace(flat_position(read.indices, read.source.shape), start, {}))
@@ -248,7 +249,7 @@ def _depends(read: Any, *axes: Any) -> bool:
 
 def make(
     interleaving: Interleaving, fused: Fused, stored: Sequence[Any], machine: Machine, steps: int
-) -> tuple[Kernel, list[Any]]:
+) -> KernelAndBuffers:
     """Make the kernel of an interleaved nest; return it with the buffers of its parameters (the output last).
 
     `steps`: approximate number of vector operations per element.
@@ -263,7 +264,7 @@ def make(
     work = ranges.greatest(ranges.product(nest.extents))
     tasks = count if ranges.greatest(count) > 1 and machine.shares(steps * work // lanes) else None
 
-    def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
+    def body(buffers: list[tirx.Buffer], begin: Expr, end: Expr) -> None:
         data = [item.memory if isinstance(item, Sized) else item for item in buffers]
         shapes = [[extent(size) for size in buffer.shape] for buffer in every]
         flat = [Sized(item, shape) for item, shape in zip(data, shapes, strict=True)]

@@ -16,11 +16,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm.ir import Expr
+
+from kiln.extents import extent
 from kiln.frontend.linear_attention import LinearAttention, attributes
 from kiln.kernels.operators.linear_attention import AttentionLoops, ColumnBlocks, names_of
 from kiln.opinfo.attach import OpInfo
-from kiln.tir.builder import SHARED, Expr, Kernel, Machine, argument, define
-from kiln.tir.symbols import SymbolRanges, extent
+from kiln.tir.builder import SHARED, Kernel, Machine, argument, define
+from kiln.tir.symbols import SymbolRanges
 
 _MOST_VECTORS = 4
 _MOST_QUERIES = 4

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.config.sizes import ceil_div
+from kiln.extents import Extent
 from kiln.kernels.cpu.gemm_tile import Loop
 from kiln.kernels.cpu.int8_packing import GROUP, IntegerPacking
-from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store
-from kiln.tir.symbols import Extent
+from kiln.tir.builder import bind, int64, load, registers, serial, store
 from kiln.tir.vector_expr import ramp
 
 LANES = 4  # sums in a vector: two rows by two columns, or four columns
@@ -80,7 +81,7 @@ class MatrixTile:
     """Emits the sums of one tile: rows of x that begin at `bases`, by vectors of four columns of the panels.
 
     `starts`: offset in `weights` of the first group of each panel. `places`: for each vector, its panel and
-    its number in the panel.
+    the bytes before it in a group of the panel.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class MatrixTile:
         line = GROUP * self.packing.tile.columns
         at = number * int64(line)
         for v, (panel, inside) in enumerate(self.places):
-            start_of_vector = self.starts[panel] + at + int64(inside * GROUP * LANES)
+            start_of_vector = self.starts[panel] + at + int64(inside)
             columns_loaded = [
                 bind(
                     tirx.reinterpret(

@@ -15,14 +15,14 @@ from typing import Any
 
 import tvm
 from tvm import tirx
-from tvm.ir import TensorLoad
+from tvm.ir import Expr, TensorLoad
 
 from kiln.callbacks import structural_map
+from kiln.extents import Extent
 from kiln.kernels.cpu.interleave import flat_position, linear_factors
-from kiln.tir.builder import Expr
 from kiln.tir.fused import Nest
 from kiln.tir.inline import Expanded, guarded, loads
-from kiln.tir.symbols import Extent, SymbolRanges, int64, is_dynamic, variables
+from kiln.tir.symbols import SymbolRanges, int64, is_dynamic, variables
 
 # From so many vectors on, the rest of a row does not count.
 _LONG = 16
@@ -39,7 +39,7 @@ class Strided:
 
 
 def strided(
-    indices: Sequence[Expr], shape: Sequence[Any], axes: Sequence[Any], ranges: SymbolRanges
+    indices: Sequence[Expr], shape: Sequence[Extent], axes: Sequence[Any], ranges: SymbolRanges
 ) -> Strided | None:
     """The position of the element at `indices` of a dense tensor of `shape`; None where it is not linear.
 
@@ -135,7 +135,7 @@ def merged(nest: Nest, all_axes: bool, ranges: SymbolRanges) -> Nest:
     axes = [_axis([nest.axes[number] for number in group], ranges) for group in groups]
     innermost = [group[-1] for group in groups]
 
-    def place(indices: Sequence[Expr], shape: Sequence[Any]) -> list[Expr]:
+    def place(indices: Sequence[Expr], shape: Sequence[Extent]) -> list[Expr]:
         linear = strided(indices, shape, nest.axes, ranges)
         assert linear is not None
         position = int64(linear.start)

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kiln.tir.builder import Expr, Machine, chunks, int64, load, registers, store, vector
+from tvm.ir import Expr
+
+from kiln.tir.builder import Machine, chunks, int64, load, registers, store, vector
 
 # finish(row, column, sum) emits the epilogue and the store of one element of the output.
 Finish = Callable[[Expr, Expr, Expr], None]

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as builder
 
+from kiln.extents import Extent
 from kiln.kernels.cpu.gemm_tile import Tile
-from kiln.tir.builder import Expr, bind, chunks, divide, load, modulo, serial, store, vector
-from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, floor_div, int64, is_dynamic
+from kiln.tir.builder import bind, chunks, divide, load, modulo, serial, store, vector
+from kiln.tir.symbols import SymbolRanges, ceil_div, floor_div, int64, is_dynamic
 from kiln.tir.tiled_loops import blocks
 from kiln.tir.transpose import transpose_block
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from tvm.ir import Expr
 
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue, flat_argument, may_overwrite, parameters
 from kiln.kernels.cpu.gemm_int8 import IntegerProduct, merged
 from kiln.kernels.cpu.gemm_tile import Tile, fitted
 from kiln.kernels.cpu.runtime_product import method_of_pairs
-from kiln.tir.builder import Argument, Array, Expr, Kernel, Machine, Packing, argument, define
+from kiln.tir.builder import Argument, Array, Kernel, Machine, Packing, argument, define
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.symbols import ceil_div
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.kernels.cpu.runtime_product import multiply_pairs
-from kiln.tir.builder import Expr, bind, int64, load, registers, serial, store
+from kiln.tir.builder import bind, int64, load, registers, serial, store
 from kiln.tir.vector_expr import ramp
 
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
-from kiln.tir.builder import Expr, bind, chunks, load, registers, serial, store, vector
-from kiln.tir.symbols import Extent, floor_div, int64, is_dynamic
+from kiln.extents import Extent
+from kiln.tir.builder import bind, chunks, load, registers, serial, store, vector
+from kiln.tir.symbols import floor_div, int64, is_dynamic
 from kiln.tir.vector_expr import ramp
 
 
@@ -45,7 +47,7 @@ class PanelOperand:
     step: Extent
 
 
-def adjacent_lefts(buffer: Any, offsets: Sequence[Expr], steps: int) -> list[list[Expr]]:
+def adjacent_lefts(buffer: tirx.Buffer, offsets: Sequence[Expr], steps: int) -> list[list[Expr]]:
     """Emit a load for each row of its left operands of `steps` consecutive steps of k; returns them by step.
 
     `offsets`: by row, the offset of the first operand in `buffer`, where the others follow it. They are lanes

@@ -23,26 +23,17 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from tvm.ir import Expr
 
 from kiln.config.sizes import ceil_div
+from kiln.extents import extent
 from kiln.frontend.recurrent import Recurrent
 from kiln.kernels.operators.recurrent import LayerLoops, names_of, sizes_of
 from kiln.kernels.operators.recurrent_products import Blocking, phases
 from kiln.opinfo.attach import OpInfo
 from kiln.params.encodings import Encoding, levels_of
-from kiln.tir.builder import (
-    SHARED,
-    Argument,
-    Array,
-    Expr,
-    Kernel,
-    Machine,
-    Pack,
-    Packing,
-    argument,
-    define,
-)
-from kiln.tir.symbols import SymbolRanges, extent
+from kiln.tir.builder import SHARED, Argument, Array, Kernel, Machine, Pack, Packing, argument, define
+from kiln.tir.symbols import SymbolRanges
 
 _MOST_ROWS = 4
 # Rows of a task: beyond that many, the panels that they share are reread often enough.

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import TensorLoad
+from tvm.ir import Expr, TensorLoad
 
-from kiln.tir.builder import Expr, chunks, divide, load, modulo, registers, serial, store, vector
+from kiln.extents import Extent
+from kiln.tir.builder import chunks, divide, load, modulo, registers, serial, store, vector
 from kiln.tir.fused import Nest
-from kiln.tir.symbols import Extent, SymbolRanges, floor_div, int64, is_dynamic
+from kiln.tir.symbols import SymbolRanges, floor_div, int64, is_dynamic
 from kiln.tir.tiled_loops import remainder
 
 # Vectors of partial results: enough to hide the latency of an addition.

@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
+from kiln.extents import Extent, extent
 from kiln.kernels.cpu.reduce import Partials, combines
-from kiln.tir.builder import Expr, int64, load, modulo, registers, serial, store, vector
+from kiln.tir.builder import int64, load, modulo, registers, serial, store, vector
 from kiln.tir.fused import Nest
-from kiln.tir.symbols import Extent, SymbolRanges, extent, floor_div, is_dynamic
+from kiln.tir.symbols import SymbolRanges, floor_div, is_dynamic
 
 # A sum of fewer numbers is added one by one: its error is that of the numbers themselves.
 _LONG = 4096

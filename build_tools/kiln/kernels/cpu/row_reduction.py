@@ -21,15 +21,16 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import TensorLoad
+from tvm.ir import Expr, TensorLoad
 
 from kiln.callbacks import structural_map, structural_walk
+from kiln.extents import Extent, extent
 from kiln.kernels.cpu.elementwise import SMALL
 from kiln.kernels.cpu.reduce import Partials, combines, each_vector, term_of
 from kiln.tir.abi import STACK_BYTES
 from kiln.tir.builder import (
-    Expr,
     Kernel,
+    KernelAndBuffers,
     Machine,
     argument,
     bind,
@@ -42,7 +43,7 @@ from kiln.tir.builder import (
 )
 from kiln.tir.fused import Fused, Nest, replace
 from kiln.tir.inline import LARGEST_TREE, weights
-from kiln.tir.symbols import Extent, SymbolRanges, extent, int64
+from kiln.tir.symbols import SymbolRanges, int64
 from kiln.tir.tiled_loops import tasks_of
 
 
@@ -196,7 +197,7 @@ def _by_reciprocal(value: Expr, position: Expr) -> Expr:
     variables: list[Any] = []
     structural_walk(position, ((tirx.Var, variables.append),))
 
-    def varies(expr: Any) -> bool:
+    def varies(expr: Expr) -> bool:
         def visit(variable: Any) -> Any:
             return tvm_ffi.VisitInterrupt(variable) if variable in variables else None
 
@@ -211,7 +212,7 @@ def _by_reciprocal(value: Expr, position: Expr) -> Expr:
     return structural_map(value, ((tirx.Div, on_division),))
 
 
-def _overwritable(fused: Fused, rows: RowReduction, buffers: list[Any]) -> tuple[int, ...]:
+def _overwritable(fused: Fused, rows: RowReduction, buffers: list[tirx.Buffer]) -> tuple[int, ...]:
     """Positions of inputs whose memory the output may reuse: each element is read before its store."""
     writers = [nest for nest in rows.nests if not nest.reduced and not (rows.own_row and nest is rows.kept)]
     first = rows.nests.index(writers[0])
@@ -245,16 +246,16 @@ def _overwritable(fused: Fused, rows: RowReduction, buffers: list[Any]) -> tuple
     )
 
 
-def _as_it_is(buffer: Any) -> Any:
+def _as_it_is(buffer: tirx.Buffer) -> Any:
     """A load function that reads `buffer` itself, for `Fused.value`."""
     return lambda indices: tirx.BufferLoad(buffer, indices)
 
 
-def _bits(buffer: Any) -> int:
+def _bits(buffer: tirx.Buffer) -> int:
     return int(tvm.DataType(str(buffer.dtype)).bits)
 
 
-def make(fused: Fused, rows: RowReduction, machine: Machine) -> tuple[Kernel, list[Any]]:
+def make(fused: Fused, rows: RowReduction, machine: Machine) -> KernelAndBuffers:
     """Make the kernel of a whole group; return it with the buffers of its parameters (the output last)."""
     count, greatest = fused.ranges.product(rows.lead), fused.ranges.greatest
     greatest_count, length = greatest(count), greatest(rows.length)
@@ -276,7 +277,7 @@ def make(fused: Fused, rows: RowReduction, machine: Machine) -> tuple[Kernel, li
         machine.lanes(str(buffer.dtype)) for buffer in [*buffers_read, *(n.buffer for n in rows.nests)]
     )
 
-    def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
+    def body(buffers: list[tirx.Buffer], begin: Expr, end: Expr) -> None:
         memory = registers([length], str(rows.kept.buffer.dtype)) if rows.own_row and rows.kept else None
         with tasks_of(count, tasks is not None, begin, end) as task:
             lead = [bind(index) for index in reversed(unravel(task, rows.lead))][::-1]

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as builder
 
+from kiln.extents import Extent
 from kiln.kernels.cpu.amx_tile import LANES as AMX_LANES
 from kiln.kernels.cpu.amx_tile import GroupedColumns, TileRegisters, TileSums
 from kiln.kernels.cpu.batch_matmul import MatmulNest, axis_extent
@@ -16,8 +18,8 @@ from kiln.kernels.cpu.matrix_tile import NAMES as MATRIX
 from kiln.kernels.cpu.matrix_tile import PackedPanel, runtime_sums
 from kiln.kernels.cpu.pair_sums import joined, upper_bits
 from kiln.kernels.cpu.runtime_product import RuntimeProduct, groups_of_vector, selects_lane
-from kiln.tir.builder import Expr, bind, chunks, divide, load, modulo, registers, serial, store
-from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, floor_div, int64, is_dynamic
+from kiln.tir.builder import bind, chunks, divide, load, modulo, registers, serial, store
+from kiln.tir.symbols import SymbolRanges, ceil_div, floor_div, int64, is_dynamic
 from kiln.tir.tiled_loops import blocks
 from kiln.tir.vector_expr import ramp
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.kernels.cpu.gemm_tile import WIDENED
 from kiln.kernels.cpu.matrix_tile import LANES as MATRIX_LANES
-from kiln.tir.builder import Expr, Machine, bind, load
+from kiln.tir.builder import Machine, bind, load
 from kiln.tir.vector_expr import ramp
 
 # By method and number of sums: LLVM's name of the instruction that multiplies vectors of 16 bits, and adds

@@ -11,11 +11,10 @@ from typing import Any
 
 import tvm
 from tvm import sym, tirx
-from tvm.ir import TensorLoad
+from tvm.ir import Expr, TensorLoad
 
 from kiln.callbacks import structural_map, structural_walk
 from kiln.kernels.cpu.interleave import read_interleaving
-from kiln.tir.builder import Expr
 from kiln.tir.fused import Nest, replace
 from kiln.tir.inline import Expanded
 from kiln.tir.symbols import SymbolRanges, int64, is_dynamic

@@ -13,12 +13,13 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.kernels.cpu.batch_matmul import flat
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
-    Expr,
     Kernel,
+    KernelAndBuffers,
     Machine,
     Sized,
     bind,
@@ -50,7 +51,7 @@ def applies(ops: list[OpInfo], fused: Fused) -> bool:
     return [op["name"] for op in ops] == [NAME] and len(fused.nests) == 1 and not fused.origins
 
 
-def make(fused: Fused, machine: Machine) -> tuple[Kernel, list[Any]]:
+def make(fused: Fused, machine: Machine) -> KernelAndBuffers:
     """Make the kernel; return it with the buffers of its parameters."""
     x, entries, output = fused.params[0], fused.params[1], fused.nests[0].buffer
     ranges, buffers_read = fused.ranges, [x, entries, output]
@@ -61,7 +62,7 @@ def make(fused: Fused, machine: Machine) -> tuple[Kernel, list[Any]]:
     tasks = blocks if ranges.greatest(blocks) > 1 and machine.shares(ranges.greatest(count)) else None
     result_type = str(output.dtype)
 
-    def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
+    def body(buffers: list[tirx.Buffer], begin: Expr, end: Expr) -> None:
         data, table, out = (item.memory if isinstance(item, Sized) else item for item in buffers)
 
         def one(position: Expr) -> None:

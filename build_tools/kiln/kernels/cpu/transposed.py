@@ -20,15 +20,16 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import TensorLoad
+from tvm.ir import Expr, TensorLoad
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.callbacks import structural_map
+from kiln.extents import Extent
 from kiln.kernels.cpu.merged_axes import Strided, is_mergeable, merged, positions
 from kiln.tir.builder import (
     Argument,
-    Expr,
     Kernel,
+    KernelAndBuffers,
     Machine,
     Sized,
     bind,
@@ -41,7 +42,7 @@ from kiln.tir.builder import (
 )
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.inline import Expanded, loads
-from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, int64, is_dynamic
+from kiln.tir.symbols import SymbolRanges, ceil_div, int64, is_dynamic
 from kiln.tir.tiled_loops import tasks_of
 from kiln.tir.transpose import transposed_rows
 
@@ -244,7 +245,7 @@ def make(
     inputs: Sequence[Any],
     machine: Machine,
     steps: int,
-) -> tuple[Kernel, list[Any]]:
+) -> KernelAndBuffers:
     """Make the kernel of a transposition; return it with the buffers of its parameters (the output last).
 
     `inputs`: the buffers that it reads; `in_place`: those that the output may overwrite if each element is
@@ -258,7 +259,7 @@ def make(
     tasks = count if shared else None
     in_place = () if transposition.overlaps else in_place
 
-    def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
+    def body(buffers: list[tirx.Buffer], begin: Expr, end: Expr) -> None:
         data = [item.memory if isinstance(item, Sized) else item for item in buffers]
         memory = dict(zip(every, data, strict=True))
         with tasks_of(count, shared, begin, end) as task:

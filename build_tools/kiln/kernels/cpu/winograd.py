@@ -22,11 +22,12 @@ Accuracy     On data of unit scale, against a convolution in float64: F2 up to 4
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as builder
 
+from kiln.extents import Extent
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue, may_overwrite, parameters
 from kiln.kernels.cpu.winograd_cost import Form, form_of
@@ -36,8 +37,8 @@ from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import (
     Argument,
     Array,
-    Expr,
     Kernel,
+    KernelAndBuffers,
     Machine,
     Packing,
     argument,
@@ -48,7 +49,7 @@ from kiln.tir.builder import (
     unravel,
 )
 from kiln.tir.fused import Fused, Nest
-from kiln.tir.symbols import Extent, is_dynamic
+from kiln.tir.symbols import is_dynamic
 from kiln.tir.tiled_loops import tasks_of, when
 
 
@@ -72,9 +73,7 @@ def pays(op: OpInfo, fused: Fused, anchor: Nest, machine: Machine) -> bool:
     return form_of(Convolution(op, fused, anchor), machine) is not None
 
 
-def make(
-    op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine
-) -> list[tuple[Kernel, list[Any]]]:
+def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -> list[KernelAndBuffers]:
     """Make the kernels of nests `anchor` to `last`; return each with the buffers of its parameters."""
     conv = Convolution(op, fused, anchor)
     form = form_of(conv, machine)
@@ -106,20 +105,20 @@ class _Group:
     def _packing(self) -> Packing:
         return Packing(self.phases.tile.columns, self.form.m, self.form.staged)
 
-    def _epilogue(self, buffers: list[Any]) -> Epilogue:
+    def _epilogue(self, buffers: list[tirx.Buffer]) -> Epilogue:
         """The epilogue of the group. `buffers`: the kernel's buffers after data and weights."""
         return Epilogue(self.fused, self.anchor, self.last, dict(zip(self.read[2:], buffers, strict=True)))
 
-    def blocked(self) -> tuple[Kernel, list[Any]]:
-        """Make one kernel; each of its tasks computes all phases of `form.rounds` blocks of tiles."""
+    def blocked(self) -> KernelAndBuffers:
+        """Make one kernel; each task computes all phases of `form.blocks_per_task` blocks of tiles."""
         phases, form = self.phases, self.form
 
-        def body(buffers: list[Any], begin: Expr, end: Expr) -> None:
+        def body(buffers: list[tirx.Buffer], begin: Expr, end: Expr) -> None:
             slots = form.tasks
             data = builder.alloc_buffer([slots * phases.data_size], "float32")
             products = builder.alloc_buffer([slots * phases.product_size], "float32")
             element = self._epilogue(buffers[2:])
-            exact = not is_dynamic(phases.tiles) and slots * form.rounds * form.block == phases.tiles
+            exact = not is_dynamic(phases.tiles) and slots * form.blocks_per_task * form.block == phases.tiles
 
             def block(
                 first: Expr, data: TaskMemory, products: TaskMemory, again: tuple[Expr, int] | None
@@ -138,15 +137,15 @@ class _Group:
                     conditions = [] if exact or is_dynamic(tiles_here) else [tile < int64(phases.tiles)]
                     when(conditions, lambda: phases.transform_outputs(products, tile, slot, element))
 
-            with tasks_of(slots, slots > 1, begin, end) as task, serial(form.rounds) as turn:
+            with tasks_of(slots, slots > 1, begin, end) as task, serial(form.blocks_per_task) as turn:
                 task_data = TaskMemory(data, bind(task * int64(phases.data_size)))
                 task_products = TaskMemory(products, bind(task * int64(phases.product_size)))
-                first = bind((task * int64(form.rounds) + turn) * int64(form.block))
+                first = bind((task * int64(form.blocks_per_task) + turn) * int64(form.block))
                 # At small sizes some tasks have no tile.
                 some = [first < int64(phases.tiles)] if is_dynamic(phases.tiles) else []
                 again = None
-                if not is_dynamic(form.rounds):
-                    again = (bind(task * int64(form.rounds) + turn), slots * form.rounds)
+                if not is_dynamic(form.blocks_per_task):
+                    again = (bind(task * int64(form.blocks_per_task) + turn), slots * form.blocks_per_task)
                 when(some, functools.partial(block, first, task_data, task_products, again))
 
         arguments = [
@@ -156,7 +155,7 @@ class _Group:
         ]
         tasks = form.tasks if form.tasks > 1 else None
         func = define(arguments, tasks, body, bool(self.overwritten), self.ranges)
-        prefetches = phases.fetch > 0 and not is_dynamic(form.rounds)
+        prefetches = phases.fetch > 0 and not is_dynamic(form.blocks_per_task)
         kernel = Kernel(
             func,
             tasks,
@@ -170,23 +169,23 @@ class _Group:
         )
         return kernel, self.read
 
-    def staged(self) -> list[tuple[Kernel, list[Any]]]:
+    def staged(self) -> list[KernelAndBuffers]:
         """Make three kernels, one for each phase; transformed data are in the arena between them."""
         phases = self.phases
         data = tirx.decl_buffer([phases.data_size], "float32", "data")
         products = tirx.decl_buffer([phases.product_size], "float32", "products")
 
-        def inputs(buffers: list[Any], begin: Expr, end: Expr) -> None:
+        def inputs(buffers: list[tirx.Buffer], begin: Expr, end: Expr) -> None:
             with tasks_of(phases.tiles, True, begin, end) as tile:
                 phases.transform_inputs(buffers[0], TaskMemory(buffers[1], int64(0)), tile, tile)
 
-        def multiply(buffers: list[Any], begin: Expr, end: Expr) -> None:
+        def multiply(buffers: list[tirx.Buffer], begin: Expr, end: Expr) -> None:
             with tasks_of(phases.planes * phases.strips, True, begin, end) as task:
                 plane, strip = (bind(index) for index in unravel(task, [phases.planes, phases.strips]))
                 data, products = (TaskMemory(buffer, int64(0)) for buffer in (buffers[0], buffers[2]))
                 phases.multiply(data, buffers[1], products, plane, strip)
 
-        def outputs(buffers: list[Any], begin: Expr, end: Expr) -> None:
+        def outputs(buffers: list[tirx.Buffer], begin: Expr, end: Expr) -> None:
             element = self._epilogue(buffers[1:])
             with tasks_of(phases.tiles, True, begin, end) as tile:
                 phases.transform_outputs(TaskMemory(buffers[0], int64(0)), tile, tile, element)

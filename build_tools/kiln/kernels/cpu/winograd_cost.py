@@ -18,11 +18,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kiln.extents import Extent
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.gemm_tile import choose_tile
 from kiln.kernels.cpu.winograd_transforms import growth
 from kiln.tir.builder import Machine, Packing
-from kiln.tir.symbols import Extent, SymbolRanges, ceil_div, is_dynamic
+from kiln.tir.symbols import SymbolRanges, ceil_div, is_dynamic
 
 # Cycles to transform one vector of one tile: inputs and outputs, measured on AVX2 and AVX-512.
 _TRANSFORM = {2: (60, 45), 4: (150, 170)}
@@ -37,14 +38,14 @@ class Form:
     """The form in which a convolution is computed: tiles of m x m outputs, `block` tiles at a time.
 
     `staged`: a kernel for each phase, with all tiles in one block. Otherwise each of `tasks` tasks computes
-    `rounds` blocks.
+    `blocks_per_task` blocks, one after the other.
     """
 
     m: int
     block: int
     staged: bool
     tasks: int
-    rounds: Extent
+    blocks_per_task: Extent
 
 
 def _products(machine: Machine, rows: int, columns: int, depth: int, planes: int) -> float:
@@ -149,5 +150,5 @@ def divide(conv: Convolution, m: int, machine: Machine, block: int | None = None
     tasks = min(machine.cores, tiles) if shared else 1
     if open_:
         return Form(m, block, False, tasks, ceil_div(all_tiles, tasks * block))
-    rounds = ceil_div(tiles, tasks * block)
-    return Form(m, ceil_div(tiles, tasks * rounds), False, tasks, rounds)
+    blocks_per_task = ceil_div(tiles, tasks * block)
+    return Form(m, ceil_div(tiles, tasks * blocks_per_task), False, tasks, blocks_per_task)

@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm.ir import Expr
+
 from kiln.kernels.cpu import conv2d_pairs
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue
@@ -28,12 +30,7 @@ from kiln.kernels.cpu.int8_packing import GROUP
 from kiln.kernels.cpu.pair_kernel import PairBody, multiplies_pairs, pair_kernel, product_of
 from kiln.kernels.cpu.winograd_int8_phases import PLANES, IntegerPhases, TileBlocks
 from kiln.opinfo.attach import OpInfo
-from kiln.tir.builder import (
-    Expr,
-    Kernel,
-    Machine,
-    bind,
-)
+from kiln.tir.builder import Kernel, Machine, bind
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.symbols import ceil_div
 from kiln.tir.tiled_loops import shared_items, tasks_of

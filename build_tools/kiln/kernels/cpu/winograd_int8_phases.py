@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
+from kiln.extents import Extent
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm_int8 import IntegerProduct
@@ -18,20 +20,8 @@ from kiln.kernels.cpu.pair_kernel import widened_tile
 from kiln.kernels.cpu.pair_sums import WidenedColumns, pair_sums, pairs_of_group
 from kiln.kernels.cpu.winograd_tiles import OutputTiles, over_channels, read, write
 from kiln.kernels.cpu.winograd_transforms import data_line
-from kiln.tir.builder import (
-    Expr,
-    Machine,
-    bind,
-    chunks,
-    divide,
-    int64,
-    load,
-    registers,
-    serial,
-    store,
-    vector,
-)
-from kiln.tir.symbols import Extent, ceil_div, is_dynamic
+from kiln.tir.builder import Machine, bind, chunks, divide, int64, load, registers, serial, store, vector
+from kiln.tir.symbols import ceil_div, is_dynamic
 from kiln.tir.tiled_loops import blocks, share_of, task_blocks, when
 from kiln.tir.vector_expr import ramp
 

@@ -6,8 +6,10 @@ import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as builder
 
+from kiln.extents import Extent
 from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm import product
@@ -17,19 +19,8 @@ from kiln.kernels.cpu.output_tile import OutputTile, TileOperands
 from kiln.kernels.cpu.winograd_cost import Form
 from kiln.kernels.cpu.winograd_tiles import OutputTiles, over_channels, read, write
 from kiln.kernels.cpu.winograd_transforms import data_line, output_line
-from kiln.tir.builder import (
-    Expr,
-    Machine,
-    bind,
-    divide,
-    int64,
-    load,
-    modulo,
-    registers,
-    store,
-    vector,
-)
-from kiln.tir.symbols import Extent, ceil_div
+from kiln.tir.builder import Machine, bind, divide, int64, load, modulo, registers, store, vector
+from kiln.tir.symbols import ceil_div
 from kiln.tir.tiled_loops import blocks, when
 
 

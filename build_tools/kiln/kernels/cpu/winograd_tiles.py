@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
+from kiln.extents import Extent
 from kiln.kernels.cpu.convolution import Convolution
-from kiln.tir.builder import Expr, bind, chunks, divide, int64, load, modulo, serial, store
-from kiln.tir.symbols import Extent, ceil_div, is_dynamic
+from kiln.tir.builder import bind, chunks, divide, int64, load, modulo, serial, store
+from kiln.tir.symbols import ceil_div, is_dynamic
 from kiln.tir.vector_expr import ramp
 
 
@@ -78,11 +79,11 @@ def over_channels(count: int, lanes: int, visit: Callable[[Expr, int], None]) ->
         visit(int64(whole_vectors * lanes + offset), width)
 
 
-def read(buffer: Any, offset: Expr, width: int) -> Expr:
+def read(buffer: tirx.Buffer, offset: Expr, width: int) -> Expr:
     """`width` consecutive elements of `buffer` from `offset`: a vector, or a scalar where width is 1."""
     return load(buffer, [ramp(offset, width) if width > 1 else offset])
 
 
-def write(buffer: Any, offset: Expr, width: int, value: Expr) -> None:
+def write(buffer: tirx.Buffer, offset: Expr, width: int, value: Expr) -> None:
     """Store `value`, `width` elements, in `buffer` from `offset`."""
     store(buffer, [ramp(offset, width) if width > 1 else offset], value)

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.kernels.cpu.gemm_tile import Tile, pack
-from kiln.tir.builder import Array, Expr, bind
+from kiln.tir.builder import Array, bind
 
 # G by m: maps three weights to m + 2 values.
 WEIGHTS = {

@@ -11,6 +11,7 @@ from typing import Any
 
 import tvm
 from tvm import sym, tirx
+from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as builder
 
 from kiln.config.sizes import ceil_div as whole
@@ -18,7 +19,7 @@ from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.gpu.attention_nests import TF32, AttentionOperand, FusedAttention
 from kiln.kernels.gpu.attention_tile import LANES, ROWS, AttentionTile
 from kiln.kernels.gpu.global_loads import COMMIT, COPY, WAIT
-from kiln.tir.builder import Expr, bind, registers, store, unravel
+from kiln.tir.builder import bind, registers, store, unravel
 from kiln.tir.fused import replace
 from kiln.tir.symbols import ceil_div, int64, is_dynamic
 
@@ -111,7 +112,7 @@ class ThreadBlock:
         return bind(tirx.max(tirx.min(self.keys, seen), int64(0)))
 
     def local(self, count: int, value: float | None = None) -> Any:
-        """So many float32 registers, filled with `value` where it is given."""
+        """An array of `count` float32 registers, filled with `value` unless that is None."""
         array = registers([count], "float32", "local")
         if value is not None:
             self.each(count, lambda i: store(array, [i], tirx.const(value, "float32")))
@@ -147,13 +148,13 @@ class ThreadBlock:
         builder.evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
 
     def exp(self, value: Expr) -> Expr:
-        """Its exponential; where tensor cores round their operands, by the unit for short approximations."""
+        """e^value; where tensor cores round their operands, by the unit for short approximations."""
         if self.tile.factor == "float32":
             return tirx.exp(value)
         return tirx.call_pure_extern("float32", "kiln_exp", value)
 
     def each(self, count: int, visit: Callable[[Expr], None]) -> None:
-        """`visit` for each number of an unrolled loop."""
+        """Emit visit(number) for each number below `count`, as an unrolled loop."""
         with builder.unroll(int64(0), int64(count)) as index:
             visit(index)
 
@@ -279,12 +280,15 @@ class ThreadBlock:
         self.each(count, element)
 
     def finite(self, greatest: Expr) -> Expr:
-        """What exponentials are relative to: 0 where all scores are -inf, since -inf - -inf is NaN."""
+        """The number that is subtracted from scores before the exponential: `greatest`, the greatest score.
+
+        0 where all scores are -inf, since -inf - -inf is NaN.
+        """
         nothing = greatest == tirx.const(_NO_SCORE, "float32")
         return tirx.Select(nothing, tirx.const(0, "float32"), greatest)
 
     def invert(self, weight: Any) -> None:
-        """Sums of weights become what results are multiplied by; with `guarded`, 0 where there is no sum."""
+        """Replace the sums of weights by their reciprocals; with `guarded`, a sum of 0 stays 0."""
         one, zero = tirx.const(1, "float32"), tirx.const(0, "float32")
         for r in range(2):
             total = bind(weight[r])
@@ -311,7 +315,7 @@ class ThreadBlock:
 
 
 def _half(i: Expr) -> Expr:
-    """Which of a lane's two rows has its number `i`."""
+    """The row, 0 or 1 of the two of a lane, that the lane's number `i` of a fragment is in."""
     return i // 2 % 2
 
 

@@ -15,13 +15,14 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
+from kiln.extents import extent
 from kiln.kernels.cpu.attention_nests import Scored, queries_and_keys
 from kiln.kernels.cpu.batch_matmul import StridedOperand, strided_operand
 from kiln.kernels.gpu.tensor_cores import ROUNDED
 from kiln.tir.fused import Fused, Nest, NotSimple
 from kiln.tir.inline import TooLarge, loads
 from kiln.tir.op_names import op_name
-from kiln.tir.symbols import extent, is_dynamic
+from kiln.tir.symbols import is_dynamic
 
 # Attribute of a function that is attention, a JSON object: `guarded`: rows whose softmax is NaN are zeros;
 # `causal`: a query attends to no key after its own, counted from the last ones.

@@ -59,7 +59,7 @@ class Gpu:
 
     @classmethod
     def of(cls, cuda: Cuda) -> Gpu:
-        """That of a target."""
+        """The GPU of a target, from its section `cuda`."""
         return cls(cuda.multiprocessors, multiprocessor_of(cuda.archs))
 
     def cycles(self, tile: BlockTile, blocks: int, steps: int, bits: int) -> float:

@@ -313,7 +313,7 @@ def _is_launch(value: Any) -> bool:
     return isinstance(value, Call) and str(getattr(value.op, "name", "")) == "tirx.call_ffi_kernel"
 
 
-def _launch(call: Any, device: tvm.IRModule, owners: dict[Any, int]) -> KernelLaunch:
+def _launch(call: Call, device: tvm.IRModule, owners: dict[Any, int]) -> KernelLaunch:
     """The Launch for a call of a device function; `owners`: positions of tensors, by buffer."""
     name, *values = call.args
     assert isinstance(name, StringImm)
@@ -341,5 +341,5 @@ def _launch(call: Any, device: tvm.IRModule, owners: dict[Any, int]) -> KernelLa
     return KernelLaunch(func, arguments, grid, block)  # type: ignore[arg-type]  # three axes
 
 
-def _is_data_of(expr: Any, buffer: Any) -> bool:
+def _is_data_of(expr: Any, buffer: tirx.Buffer) -> bool:
     return bool(tvm_ffi.structural_equal(expr, tirx.buffer_data(buffer)))

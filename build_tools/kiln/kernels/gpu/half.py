@@ -139,7 +139,7 @@ def nest_on(
 # ---- the module ----
 
 
-def _is_call(expr: Any) -> bool:
+def _is_call(expr: relax.Expr) -> bool:
     return operator(expr) == "relax.call_tir"
 
 
@@ -179,11 +179,11 @@ class _HalfRewriter:
         """Variables that stay float32: outputs, and tensors of a function that cannot be rewritten."""
         fixed: set[Any] = set()
 
-        def note(expr: Any) -> None:
+        def note(expr: relax.Expr) -> None:
             if isinstance(expr, relax.Var):
                 fixed.add(expr)
 
-        def fix(expr: Any) -> None:
+        def fix(expr: relax.Expr) -> None:
             post_order_visit(expr, note)
 
         fix(self.main.body.body)
@@ -210,7 +210,7 @@ class _HalfRewriter:
         """Results of functions that others read only as operands of products, which are rounded there."""
         candidates = {binding.var for binding in self.bindings if _is_call(binding.value)}
 
-        def note(expr: Any) -> None:
+        def note(expr: relax.Expr) -> None:
             candidates.discard(expr)
 
         for binding in self.bindings:
@@ -225,7 +225,7 @@ class _HalfRewriter:
         post_order_visit(self.main.body.body, note)
         return candidates
 
-    def _is_half_result(self, call: Any) -> bool:
+    def _is_half_result(self, call: relax.Call) -> bool:
         """Whether the result of a call may be stored in 16 bits."""
         func = self.mod[call.args[0]]
         names = [op["name"].removeprefix("nn.") for op in attach.of(func)]
@@ -275,7 +275,7 @@ class _HalfRewriter:
             variable = self._stored(builder, variable, dtypes)
         return relax.call_tir(variable, arguments, out)
 
-    def _stored(self, builder: Any, variable: Any, dtypes: list[str]) -> Any:
+    def _stored(self, builder: relax.BlockBuilder, variable: Any, dtypes: list[str]) -> Any:
         """The function `variable` with its tensors stored as `dtypes`, built once for all of its calls."""
         key = variable, tuple(dtypes)
         if key not in self._made:

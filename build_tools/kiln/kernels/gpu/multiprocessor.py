@@ -27,7 +27,10 @@ class Multiprocessor:
     step_cycles: tuple[int, int, int]
 
     def blocks(self, shared_bytes: int, threads: int, registers: int) -> int:
-        """How many blocks it has at once; `registers`: of a thread."""
+        """The number of blocks that run on it at a time, each with so much memory and so many threads.
+
+        `registers`: of a thread.
+        """
         by_memory = self.shared_bytes // (shared_bytes + 1024)  # of which the system uses 1 KiB
         return max(1, min(by_memory, self.threads // threads, REGISTERS // (threads * registers)))
 
@@ -45,7 +48,7 @@ HOPPER = _HOPPER
 
 
 def multiprocessor_of(archs: Sequence[str]) -> Multiprocessor:
-    """What every GPU of `archs`, such as sm_90, has: one code runs on all of them.
+    """The least resources among the GPUs of `archs`, such as sm_90, since one code runs on all of them.
 
     An architecture that is not known counts as the newest known one before it.
     """

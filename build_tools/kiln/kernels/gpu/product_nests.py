@@ -3,6 +3,7 @@ read."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tvm import tirx
@@ -10,9 +11,11 @@ from tvm.ir import Call, TensorLoad
 from tvm.tirx import PrimFunc
 
 from kiln.callbacks import structural_walk
+from kiln.kernels.gpu.block_tile import LEAST
 from kiln.opinfo.kinds import nests_of
 from kiln.tir.fused import Nest
 from kiln.tir.inline import loads
+from kiln.tir.symbols import is_dynamic
 
 WIDE = "float32"
 
@@ -23,6 +26,14 @@ def is_product(nest: Nest) -> bool:
     A depthwise convolution does not count, as it cannot use tensor cores.
     """
     return all(own_axes(nest))
+
+
+def is_large(nest: Nest) -> bool:
+    """Whether a product has as many rows and columns as tensor cores need; a dynamic size counts as large."""
+    return all(
+        math.prod(LEAST if is_dynamic(axis.dom.extent) else int(axis.dom.extent) for axis in axes) >= LEAST
+        for axes in own_axes(nest)
+    )
 
 
 def own_axes(nest: Nest) -> tuple[list[Any], list[Any]]:

@@ -49,7 +49,7 @@ def mapped(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(s_tir.SBlockRealize([], True, block))
 
 
-def scatter_nd(builder: Any, call: Any) -> Any:
+def scatter_nd(builder: Any, call: tvm.ir.Call) -> Any:
     """Legalisation rule for relax.scatter_nd: one thread per element, which searches for its updates.
 
     So several updates of one element are applied in order, which one thread per update would not guarantee.
@@ -105,7 +105,7 @@ def _unfold(number: Any, sizes: Any) -> list[Any]:
     return indices
 
 
-def _is_handwritten(statement: Any) -> bool:
+def _is_handwritten(statement: tirx.Stmt) -> bool:
     """Whether a statement is a block of handwritten code: no axes, no inner blocks, only loops and stores."""
     if not isinstance(statement, s_tir.SBlockRealize) or statement.block.iter_vars:
         return False

@@ -78,7 +78,7 @@ class TensorProduct:
         return True
 
 
-def _inline_others(schedule: Any, product: Any) -> None:
+def _inline_others(schedule: s_tir.Schedule, product: Any) -> None:
     """Inline blocks before another operand of the epilogue, such as a conversion of the residual."""
     reached = [*_reached(schedule.get_producers, product), *_reached(schedule.get_consumers, product)]
     names = {schedule.get(block).name_hint for block in (product, *reached)}
@@ -98,7 +98,7 @@ def _sums(block: Any) -> bool:
     return any(int(axis.iter_type) == tirx.IterVar.CommReduce for axis in block.iter_vars)
 
 
-def _form(schedule: Any, product: Any) -> FragmentForm | None:
+def _form(schedule: s_tir.Schedule, product: Any) -> FragmentForm | None:
     """The form of the operands of a block that sums products of two tensors; None for other blocks."""
     block = schedule.get(product)
     store = block.body
@@ -118,7 +118,7 @@ def _form(schedule: Any, product: Any) -> FragmentForm | None:
     return TF32 if all(isinstance(s, TensorLoad) and s.source in rounded for s in factors) else None
 
 
-def _rounds(schedule: Any, block: Any) -> bool:
+def _rounds(schedule: s_tir.Schedule, block: Any) -> bool:
     """Whether a block rounds a tensor to tf32."""
     store = schedule.get(block).body
     value = store.value if isinstance(store, tirx.BufferStore) else None
@@ -132,7 +132,7 @@ def _k_is_last(block: Any, read: int) -> bool:
     return any(used.same_as(axis) for used in undefined_vars(index) for axis in summed)
 
 
-def _scheduled(schedule: Any, product: Any, form: FragmentForm, tiles: ProductTiles) -> Any:
+def _scheduled(schedule: s_tir.Schedule, product: Any, form: FragmentForm, tiles: ProductTiles) -> Any:
     """The schedule, after reindexing, padding and tiling of the block `product`; None if no tile fits."""
     block = schedule.get(product)
     innermost = [a for a in block.iter_vars if int(a.iter_type) == tirx.IterVar.CommReduce][-1].dom.extent
@@ -164,7 +164,7 @@ def _scheduled(schedule: Any, product: Any, form: FragmentForm, tiles: ProductTi
     return schedule
 
 
-def _add_parts(schedule: Any, total: Any) -> None:
+def _add_parts(schedule: s_tir.Schedule, total: Any) -> None:
     """Bind the block `total`, which adds the parts of sums, to threads, one for each element of the result.
 
     Blocks that read the sums are inlined into the last of them. Raises ValueError for several results.
@@ -189,7 +189,7 @@ def _add_parts(schedule: Any, total: Any) -> None:
 
 
 def _compute(
-    schedule: Any, product: Any, tile: BlockTile, transposed: bool, form: FragmentForm, runs: Any,
+    schedule: s_tir.Schedule, product: Any, tile: BlockTile, transposed: bool, form: FragmentForm, runs: Any,
     epilogue: bool,
 ) -> None:  # fmt: skip
     """Tile a padded product, bind it to blocks and warps, and put fragments in place of its inner loops.
@@ -250,7 +250,7 @@ def _compute(
     _spread(schedule, result, warps)
 
 
-def _in_stages(schedule: Any, k_step: Any, slices: int) -> None:
+def _in_stages(schedule: s_tir.Schedule, k_step: Any, slices: int) -> None:
     """Copy the slices of a step while the fragments of the step two before it are multiplied.
 
     With two steps, or where shared memory holds the slices of two steps only, it is the one before; a dynamic
@@ -265,7 +265,7 @@ def _in_stages(schedule: Any, k_step: Any, slices: int) -> None:
     schedule.annotate(k_step, "software_pipeline_async_stages", [0])
 
 
-def _fragments(schedule: Any, block: Any, edge: tuple[int, int]) -> Any:
+def _fragments(schedule: s_tir.Schedule, block: Any, edge: tuple[int, int]) -> Any:
     """Tile the last two loops of a block into fragments; returns the outer loop of one fragment."""
     i, j = schedule.get_loops(block)[-2:]
     i, ii = schedule.split(i, [None, edge[0]])
@@ -277,7 +277,12 @@ def _fragments(schedule: Any, block: Any, edge: tuple[int, int]) -> Any:
 
 
 def _load(
-    schedule: Any, fragment: Any, operand: OperandSlice, k_step: Any, warps: int, form: FragmentForm
+    schedule: s_tir.Schedule,
+    fragment: Any,
+    operand: OperandSlice,
+    k_step: Any,
+    warps: int,
+    form: FragmentForm,
 ) -> None:
     """Copy the slice of an operand that the step `k_step` reads to shared memory."""
     loaded = schedule.cache_read(fragment, operand.number, "shared")
@@ -300,7 +305,7 @@ def _lanes_of_copy(own: int, run: Any, form: FragmentForm) -> int:
     return form.widest if wide else _LANES
 
 
-def _stored_as(schedule: Any, block: Any) -> set[str]:
+def _stored_as(schedule: s_tir.Schedule, block: Any) -> set[str]:
     """Types of the tensors in memory from which a block and its producers compute."""
     producers = schedule.get_producers(block)
     inner = {schedule.get(producer).writes[0].source for producer in producers}
@@ -308,7 +313,7 @@ def _stored_as(schedule: Any, block: Any) -> set[str]:
     return dtypes.union(*(_stored_as(schedule, producer) for producer in producers))
 
 
-def _spread(schedule: Any, block: Any, warps: int, lanes: int = _LANES) -> None:
+def _spread(schedule: s_tir.Schedule, block: Any, warps: int, lanes: int = _LANES) -> None:
     """Distribute the last two loops of a block over the threads, in vectors of `lanes` elements."""
     fused = schedule.fuse(*schedule.get_loops(block)[-2:])
     _, y, x, lane_loop = schedule.split(fused, [None, warps, _WARP, lanes])
@@ -317,14 +322,14 @@ def _spread(schedule: Any, block: Any, warps: int, lanes: int = _LANES) -> None:
     schedule.vectorize(lane_loop)
 
 
-def _inline_producers(schedule: Any, block: Any) -> None:
+def _inline_producers(schedule: s_tir.Schedule, block: Any) -> None:
     """Inline all elementwise producers of a block into it, directly or indirectly read."""
     while producers := [p for p in schedule.get_producers(block) if not _sums(schedule.get(p))]:
         for producer in producers:
             schedule.compute_inline(producer)
 
 
-def _inline_consumers(schedule: Any, block: Any) -> None:
+def _inline_consumers(schedule: s_tir.Schedule, block: Any) -> None:
     """Inline all blocks that follow a block into it. Raises ValueError if it has several results."""
     while consumers := schedule.get_consumers(block):
         waiting = [c for c in consumers if schedule.get_consumers(c)]

@@ -12,7 +12,6 @@ on a CPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -22,13 +21,11 @@ from tvm.ir import _ffi_api as registry
 from tvm.tirx import PrimFunc
 
 from kiln.kernels.gpu import half, product_nests
-from kiln.kernels.gpu.block_tile import LEAST
 from kiln.kernels.gpu.tensor_cores import ROUNDED
 from kiln.opinfo import attach
 from kiln.opinfo.kinds import nests_of
 from kiln.tir import loop_nest
 from kiln.tir.fused import Nest
-from kiln.tir.symbols import is_dynamic
 
 _PURE = 1  # CallEffectKind::kPure
 _ON_GPU = "nvcuda::wmma::__float_to_tf32"  # of mma.h
@@ -47,7 +44,7 @@ def _register() -> None:
     tirx.register_intrin_lowering(ROUNDED, "llvm", f=_on_cpu)
 
 
-def _on_cpu(call: Any) -> Any:
+def _on_cpu(call: Call) -> Any:
     """Round a magnitude to 10 bits: add half of the last bit kept, drop the lower bits; NaN stays NaN."""
     (value,) = call.args
     dtype = tvm.DataType(str(value.ty.dtype))
@@ -101,14 +98,4 @@ def round_one(value: Any) -> Any:
 
 def _is_large_product(nest: Nest) -> bool:
     """Whether a nest is a matmul or convolution with enough rows and columns for tensor cores."""
-    return product_nests.is_product(nest) and all(
-        _extent(axes) >= LEAST for axes in product_nests.own_axes(nest)
-    )
-
-
-def _extent(axes: Sequence[Any]) -> int:
-    """Product of the extents of `axes`; a dynamic extent counts as LEAST, which is large enough."""
-    count = 1
-    for axis in axes:
-        count *= LEAST if is_dynamic(axis.dom.extent) else int(axis.dom.extent)
-    return count
+    return product_nests.is_product(nest) and product_nests.is_large(nest)

@@ -62,5 +62,5 @@ def whole_warps(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     )
 
 
-def _is_active_mask(call: Any) -> bool:
+def _is_active_mask(call: Call) -> bool:
     return str(getattr(call.op, "name", "")) == _ACTIVE

@@ -1,4 +1,4 @@
-"""Positions of vectors: divisions that are the same for all elements of a vector are of its first element.
+"""Divisions in the position of a vector that have one result for all its elements: of the first one alone.
 
 The channels of a pixel are copied as vectors of `lanes` elements, whose window place is a quotient:
 
@@ -20,7 +20,10 @@ from kiln.tir.fused import replace
 
 
 def whole_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func` with such divisions, and remainders, in the vectorised loops of its body."""
+    """`func` with divisions of the first element in place of those of all, in its vectorised loops.
+
+    A remainder becomes that of the first element plus the number of the lane.
+    """
     analyzer = sym.Analyzer()
 
     def on_loop(loop: Any) -> Any:

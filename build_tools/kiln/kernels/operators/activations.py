@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
 from kiln.tir.vector_expr import f32, select
-
-Expr = Any
 
 
 def _bounded(x: Expr, low: float, high: float) -> Expr:

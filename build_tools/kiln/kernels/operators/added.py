@@ -28,7 +28,7 @@ RULES: dict[str, Callable[[Any, Any], Any]] = {
 
 @mutator
 class _Legalize(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: relax.Call) -> Any:
         call = self.visit_expr_post_order(call)
         name = added_operators.name_of(call)
         if name not in RULES:

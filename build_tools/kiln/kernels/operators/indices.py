@@ -21,7 +21,7 @@ from kiln.tir.symbols import int64
 COMBINE = {"add": lambda a, b: a + b, "mul": lambda a, b: a * b, "min": te.min, "max": te.max}
 
 
-def gather_elements(builder: Any, call: Any) -> Any:
+def gather_elements(builder: Any, call: tvm.ir.Call) -> Any:
     """Legalisation rule for relax.gather_elements: data[…, indices[…], …], indices as large as the result."""
     axis = int(call.attrs.axis) % len(call.args[0].ty.shape)
 
@@ -34,7 +34,7 @@ def gather_elements(builder: Any, call: Any) -> Any:
     return builder.call_te(compute, *call.args, primfunc_name_hint="gather_elements")
 
 
-def gather_nd(builder: Any, call: Any) -> Any:
+def gather_nd(builder: Any, call: tvm.ir.Call) -> Any:
     """Legalisation rule for relax.gather_nd: a row of indices indexes the axes after `batch_dims`."""
     batch = int(call.attrs.batch_dims)
 
@@ -65,7 +65,7 @@ def _clamped(places: Any, at: tuple[Any, ...], size: Any) -> Any:
     return te.max(te.min(index, last), tirx.IntImm(dtype, 0))
 
 
-def scatter_elements(builder: Any, call: Any) -> Any:
+def scatter_elements(builder: Any, call: tvm.ir.Call) -> Any:
     """Legalisation rule for relax.scatter_elements: updates along the axis are applied in order."""
     axis = int(call.attrs.axis) % len(call.args[0].ty.shape)
 
@@ -117,7 +117,9 @@ class _Shapes:
     indices: list[Any]
 
 
-def _scatter(builder: Any, call: Any, write: Callable[[Any, Any, Any, _Shapes], None], name: str) -> Any:
+def _scatter(
+    builder: Any, call: tvm.ir.Call, write: Callable[[Any, Any, Any, _Shapes], None], name: str
+) -> Any:
     """Legalise a scatter: copy the data, then apply the updates with `write`.
 
     `write(indices, updates, result, shapes)` gets each tensor as a flat buffer.
@@ -160,7 +162,7 @@ def _renumbered(number: Any, sizes: list[Any], into: list[Any]) -> Any:
     return position
 
 
-def _combined(call: Any, old: Any, new: Any) -> Any:
+def _combined(call: tvm.ir.Call, old: Any, new: Any) -> Any:
     """The new value of an element: `old` combined with the update `new`. ValueError for other reductions."""
     reduction = str(call.attrs.reduction)
     if reduction == "update":

@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 
+from kiln.extents import Extent
 from kiln.kernels.operators.threshold import DTYPES
-from kiln.tir.builder import Expr, bind, chunks, load, registers, serial, store, vector
-from kiln.tir.symbols import Extent, int64, is_dynamic
+from kiln.tir.builder import bind, chunks, load, registers, serial, store, vector
+from kiln.tir.symbols import int64, is_dynamic
 
 # Elements of a vector: two registers of 16 bytes.
 _LANES = 8

@@ -25,7 +25,7 @@ from kiln.tir.vector_expr import round_to_bits
 RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 
 
-def _parameter(expr: Any, axis: int) -> Any:
+def _parameter(expr: relax.Expr, axis: int) -> Any:
     """A scale or zero point: the tensor to read it from (None for a scalar constant), and how to read it.
 
     The second value is a function of that tensor and the indices of an element; a tensor has one value, or
@@ -44,7 +44,7 @@ def _parameter(expr: Any, axis: int) -> Any:
     return expr, lambda tensor, indices: tensor(indices[axis]) if len(tensor.shape) else tensor()
 
 
-def quantize(builder: Any, call: Any, rounded: Any = None) -> Any:
+def quantize(builder: relax.BlockBuilder, call: relax.Call, rounded: Any = None) -> Any:
     """Legalisation rule for relax.quantize: round(clamp(x / scale)) + zero point.
 
     The clamp keeps the result in the range of the output type, and makes NaN its least level, as ONNX Runtime
@@ -100,7 +100,7 @@ def _default(name: str) -> Any:
     return Op.get(name).get_attr("FLegalize")
 
 
-def einsum(builder: Any, call: Any) -> Any:
+def einsum(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Legalisation rule for relax.einsum of two tensors, summed over one axis: one plain reduction.
 
     The code of TVM's own rule, which handles all other cases, does not show which contraction it computes.

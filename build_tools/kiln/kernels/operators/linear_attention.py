@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as builder
 
+from kiln.extents import Extent, extent
 from kiln.frontend import added_operators
 from kiln.frontend.linear_attention import LinearAttention, attributes
 from kiln.kernels.operators.extern_loops import extern_loops
 from kiln.tir.builder import (
-    Expr,
     bind,
     chunks,
     divide,
@@ -32,7 +33,7 @@ from kiln.tir.builder import (
     unravel,
     vector,
 )
-from kiln.tir.symbols import Extent, ceil_div, extent, is_dynamic
+from kiln.tir.symbols import ceil_div, is_dynamic
 from kiln.tir.tiled_loops import tasks_of
 from kiln.tir.vector_expr import f32
 

@@ -8,12 +8,12 @@ from typing import Any
 from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 
+from kiln.extents import extent
 from kiln.frontend import added_operators
 from kiln.tir.builder import int64, load, serial, store
-from kiln.tir.symbols import extent
 
 
-def loop_row(builder: Any, call: Any) -> Any:
+def loop_row(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """The function that writes one row of a loop's result, see frontend/loops.py."""
     value, counter = call.args[1].fields
     about = added_operators.attributes_of(call)

@@ -20,7 +20,7 @@ from tvm.script.ir_builder import tirx as script
 from kiln.tir.symbols import int64
 
 
-def all_class_non_max_suppression(builder: Any, call: Any) -> Any:
+def all_class_non_max_suppression(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Legalisation rule for relax.vision.all_class_non_max_suppression with TensorFlow's output format.
 
     The results are indices of class and box, shape (batch, class * box, 2), ordered by class and then from

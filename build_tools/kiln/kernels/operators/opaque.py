@@ -10,9 +10,10 @@ from tvm.ir import Call, Range, TensorLoad
 from tvm_ffi import structural_equal
 
 from kiln.callbacks import structural_map, structural_walk
+from kiln.extents import extent
 from kiln.opinfo.attach import ATTRIBUTE
 from kiln.tir.builder import Kernel, Sized, with_sizes
-from kiln.tir.symbols import NO_RANGES, SymbolRanges, extent, int64, is_dynamic
+from kiln.tir.symbols import NO_RANGES, SymbolRanges, int64, is_dynamic
 
 
 def _serial(loop: Any) -> Any:
@@ -26,7 +27,7 @@ def _serial(loop: Any) -> Any:
 def refuse_library(func: tirx.PrimFunc) -> None:
     """Raise ValueError for code that calls a function of TVM's runtime, which devices do not have."""
 
-    def on_call(call: Any) -> None:
+    def on_call(call: Call) -> None:
         if str(getattr(call.op, "name", "")) == "tirx.tvm_call_packed":
             raise ValueError(f"it calls {call.args[0].value}, a function of TVM's runtime")
 

@@ -15,11 +15,13 @@ from typing import Any
 
 import tvm
 from tvm import relax, te, tirx
+from tvm.ir import Expr
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
-from kiln.tir.builder import Expr, divide, load, modulo, registers, serial, store
-from kiln.tir.symbols import extent, int64, is_dynamic
+from kiln.extents import extent
+from kiln.tir.builder import divide, load, modulo, registers, serial, store
+from kiln.tir.symbols import int64, is_dynamic
 from kiln.tir.vector_expr import ramp
 
 Combine = Callable[[Any, Any], Any]
@@ -34,7 +36,7 @@ def scan_rule(compute: Any, combine: Combine, neutral: int) -> Any:
     `compute`: topi's scan, for dynamic shapes and for results of another data type than the input's.
     """
 
-    def rule(builder: Any, call: Any) -> Any:
+    def rule(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         attrs = call.attrs
         data, dtype, exclusive = call.args[0], str(call.ty.dtype), bool(attrs.exclusive)
         sizes = [extent(size) for size in data.ty.shape]

@@ -13,8 +13,10 @@ from functools import partial
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as builder
 
+from kiln.extents import Extent, extent
 from kiln.frontend.recurrent import Recurrent, attributes
 from kiln.kernels.operators.activations import activation, clipped
 from kiln.kernels.operators.extern_loops import extern_loops
@@ -25,17 +27,8 @@ from kiln.kernels.operators.recurrent_products import (
     has_reset,
     phases,
 )
-from kiln.tir.builder import (
-    Expr,
-    bind,
-    divide,
-    int64,
-    load,
-    modulo,
-    serial,
-    store,
-)
-from kiln.tir.symbols import Extent, ceil_div, extent, is_dynamic
+from kiln.tir.builder import bind, divide, int64, load, modulo, serial, store
+from kiln.tir.symbols import ceil_div, is_dynamic
 from kiln.tir.tiled_loops import tasks_of
 from kiln.tir.vector_expr import f32
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.tirx.script.builder import ir as builder
 
+from kiln.extents import Extent
 from kiln.frontend.recurrent import Recurrent
-from kiln.tir.builder import Expr, bind, chunks, int64, load, registers, serial, store, vector
-from kiln.tir.symbols import Extent
+from kiln.tir.builder import bind, chunks, int64, load, registers, serial, store, vector
 from kiln.tir.tiled_loops import blocks
 from kiln.tir.widen import widened
 

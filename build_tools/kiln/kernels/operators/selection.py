@@ -17,9 +17,11 @@ from typing import Any
 
 import tvm
 from tvm import te, tirx
+from tvm.ir import Expr
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
+from kiln.extents import Extent, extent
 from kiln.kernels.operators import insertion
 from kiln.kernels.operators import topk as ranks
 from kiln.kernels.operators.threshold import (
@@ -31,9 +33,9 @@ from kiln.kernels.operators.threshold import (
     combined,
     memory_types,
 )
-from kiln.tir.builder import Expr, bind, load, modulo, registers, serial, store
+from kiln.tir.builder import bind, load, modulo, registers, serial, store
 from kiln.tir.builder import divide as quotient
-from kiln.tir.symbols import Extent, extent, int64, is_dynamic
+from kiln.tir.symbols import int64, is_dynamic
 from kiln.tir.vector_expr import ramp
 
 SHORT = 32
@@ -42,7 +44,7 @@ _NAMES = ("best", "at", "stored", "places", "order")  # of results and memory
 _BLOCK, _VECTOR = 256, 32
 
 
-def topk(builder: Any, call: Any, has_vectors: bool = False) -> Any:
+def topk(builder: Any, call: tvm.ir.Call, has_vectors: bool = False) -> Any:
     """Legalisation rule for relax.topk: the `k` largest or smallest elements along an axis, in order.
 
     A `k` below 1 means all elements. `has_vectors`: lines of adjacent elements are selected from by a

@@ -21,11 +21,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.script.ir_builder import tirx as script
 
-from kiln.tir.builder import Expr, bind, load, registers, serial, store
+from kiln.extents import Extent
+from kiln.tir.builder import bind, load, registers, serial, store
 from kiln.tir.builder import divide as quotient
-from kiln.tir.symbols import Extent, int64, is_dynamic
+from kiln.tir.symbols import int64, is_dynamic
 from kiln.tir.vector_expr import ramp, reinterpreted
 
 # With more elements to keep, the comparisons of their ranks would take longer than a heap.

@@ -46,7 +46,7 @@ def _extreme(x: Any, axis: int, largest: bool, keeps: bool) -> tuple[Any, Any]:
 def arg_extreme(largest: bool) -> Any:
     """Legalisation rule for relax.argmax (`largest`) or relax.argmin; of equal elements, the first counts."""
 
-    def rule(builder: Any, call: Any) -> Any:
+    def rule(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         data, keeps = call.args[0], bool(call.attrs.keepdims)
         flat = call.attrs.axis is None
         axis = 0 if flat else int(call.attrs.axis) % len(data.ty.shape)
@@ -71,7 +71,7 @@ def arg_extreme(largest: bool) -> Any:
     return rule
 
 
-def topk(builder: Any, call: Any) -> Any:
+def topk(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Legalisation rule for relax.topk: the `k` largest or smallest elements along an axis, in order.
 
     A `k` below 1 means all elements.

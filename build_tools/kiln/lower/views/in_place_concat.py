@@ -61,7 +61,7 @@ def _calls(mod: tvm.IRModule) -> list[Any]:
     return [binding for binding in bindings if operator(binding.value) == "relax.call_tir"]
 
 
-def _is_image(call: Any) -> bool:
+def _is_image(call: relax.Call) -> bool:
     """Whether a call has one result, a tensor of four axes, and all tensors are of static shape."""
     types = [call.ty, *(operand.ty for operand in call.args[1].fields)]
     return all(_sizes(ty) is not None for ty in types) and len(call.ty.shape) == 4
@@ -93,7 +93,7 @@ def keep_concats_separate(mod: tvm.IRModule) -> tvm.IRModule:
             operand = next((item for item in call.args[1].fields if item in producers), None)
         return False
 
-    def worthwhile(call: Any) -> bool:
+    def worthwhile(call: relax.Call) -> bool:
         sizes = [(_bytes(operand.ty), is_separate(operand)) for operand in call.args[1].fields]
         return 2 * sum(size for size, separate in sizes if separate) >= sum(size for size, _ in sizes)
 
@@ -117,7 +117,7 @@ def find_joins(
     """The concats of `main` that are done in place, by variable; `padded`: views inside padded tensors."""
     calls = _calls(mod)
 
-    def ops_of(call: Any) -> list[OpInfo]:
+    def ops_of(call: relax.Call) -> list[OpInfo]:
         return ops.get(call.args[0].name_hint, [])
 
     concats = [binding for binding in calls if _is_concat(ops_of(binding.value)) and _is_image(binding.value)]
@@ -172,7 +172,7 @@ def find_joins(
 
 
 def _join(
-    op: OpInfo, call: Any, shapes: Sequence[Any], direct: tuple[bool, ...], outer: TensorView | None
+    op: OpInfo, call: relax.Call, shapes: Sequence[Any], direct: tuple[bool, ...], outer: TensorView | None
 ) -> InPlaceConcat:
     """The `InPlaceConcat` of `call`; `outer`: place of the result inside a padded tensor."""
     axis, length = int(op["attrs"]["axis"]) % 4, [int(size) for size in call.ty.shape]
@@ -187,7 +187,7 @@ def _join(
     return InPlaceConcat(tuple(views), direct, view)
 
 
-def _is_simple(mod: tvm.IRModule, ops: Sequence[OpInfo], call: Any) -> bool:
+def _is_simple(mod: tvm.IRModule, ops: Sequence[OpInfo], call: relax.Call) -> bool:
     """Whether a group's code can use views: loop nests that compute one image (four axes)."""
     if not ops or any(op["name"] in _NOT_INSIDE for op in ops):
         return False

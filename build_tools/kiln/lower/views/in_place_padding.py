@@ -13,18 +13,18 @@ from typing import Any
 
 import tvm
 from tvm import relax, te, tirx
-from tvm.ir import TensorLoad
+from tvm.ir import Expr, TensorLoad
 from tvm.tirx import PrimFunc
 
 from kiln.callbacks import structural_map
 from kiln.config.sizes import SizeExpr, ceil_div
+from kiln.extents import Extent
 from kiln.graph.bindings import operator, variables
 from kiln.opinfo.attach import OpInfo, of
 from kiln.tir.builder import (
     CACHE_LINE,
     CACHE_SETS,
     Argument,
-    Expr,
     Kernel,
     Machine,
     chunks,
@@ -35,7 +35,7 @@ from kiln.tir.builder import (
     vector,
 )
 from kiln.tir.fused import Fused, NotSimple
-from kiln.tir.symbols import Extent, SymbolRanges, is_dynamic
+from kiln.tir.symbols import SymbolRanges, is_dynamic
 from kiln.tir.tiled_loops import blocks
 from kiln.tir.view import TensorView
 
@@ -106,7 +106,7 @@ def find_views(mod: tvm.IRModule, ops: Mapping[str, list[OpInfo]], machine: Mach
     blocked = used_otherwise(main, bindings)
     simple: dict[str, bool] = {}
 
-    def is_simple(call: Any) -> bool:
+    def is_simple(call: relax.Call) -> bool:
         name = call.args[0].name_hint
         if name not in simple:
             simple[name] = _is_simple(mod[call.args[0]]) and all(

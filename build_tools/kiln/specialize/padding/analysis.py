@@ -120,11 +120,11 @@ def _binding_state(context: Context, binding: Any) -> State:
     return rule(context, value)
 
 
-def _depends_on_padding(context: Context, call: Any) -> bool:
+def _depends_on_padding(context: Context, call: relax.Call) -> bool:
     """Whether an operand or the result of a call depends on a padded dimension."""
     touched: list[bool] = []
 
-    def visit(expr: Any) -> None:
+    def visit(expr: relax.Expr) -> None:
         if expr in context.leaks:
             touched.append(True)
         elif expr in context.states:
@@ -150,7 +150,7 @@ def _depends_on_padding(context: Context, call: Any) -> bool:
     return any(touched)
 
 
-def _unpadded_result(context: Context, call: Any, rule: Rule | None) -> State:
+def _unpadded_result(context: Context, call: relax.Call, rule: Rule | None) -> State:
     """The state of a call without padded operands; the rule, if any, only bounds the values of the result."""
     if rule is not None:
         try:

@@ -31,7 +31,7 @@ class Context:
         self.bound: dict[Any, Any] = {}
         self.leaks: dict[Any, str] = {}
 
-    def state(self, expr: Any) -> State:
+    def state(self, expr: relax.Expr) -> State:
         """The state of an argument. Raises NotNeutralError for a number that depends on a padded size."""
         if isinstance(expr, relax.Tuple):
             return [self.state(field) for field in expr.fields]
@@ -51,14 +51,14 @@ class Context:
             raise NotNeutralError("the proof cannot follow one of its operands")
         return Padded((), {KEPT: self.number(expr)})
 
-    def padded(self, expr: Any) -> Padded:
+    def padded(self, expr: relax.Expr) -> Padded:
         """The state of an argument that is a tensor. Raises NotNeutralError for a tuple."""
         state = self.state(expr)
         if isinstance(state, list):
             raise NotNeutralError("a tuple is among its operands")
         return state
 
-    def number(self, expr: Any) -> ValueRange:
+    def number(self, expr: relax.Expr) -> ValueRange:
         """The value of a number or size. Raises NotNeutralError if it depends on a padded dimension."""
         plain = expr.value if isinstance(expr, (tirx.IntImm, tirx.FloatImm)) else expr
         if isinstance(plain, (int, float)):
@@ -75,15 +75,15 @@ class Context:
         """The state of a tensor of type `ty`, with one new atom per axis; `value`: by region."""
         return tensor_state([self.sizes.axis(size) for size in shape_of(ty)], value)
 
-    def definition(self, expr: Any) -> Any:
+    def definition(self, expr: relax.Expr) -> Any:
         """The expression that a variable is bound to; any other expression is returned unchanged."""
         return self.bound.get(expr, expr)
 
-    def name(self, expr: Any) -> str:
+    def name(self, expr: relax.Expr) -> str:
         """The operator of a call without the prefix `relax.`; empty if `expr` is not an operator call."""
         return (operator(expr) or "").removeprefix("relax.")
 
-    def dtype(self, expr: Any) -> str:
+    def dtype(self, expr: relax.Expr) -> str:
         """The element type of an argument; float64 for a number."""
         return str(expr.ty.dtype) if hasattr(expr, "ty") and hasattr(expr.ty, "dtype") else "float64"
 

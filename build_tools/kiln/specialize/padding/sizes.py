@@ -10,6 +10,7 @@ from typing import Any
 from tvm import relax, tirx
 from tvm.tirx.analysis import undefined_vars
 
+from kiln.extents import extent
 from kiln.frontend.symbols import SizeComparisons
 from kiln.specialize.padding.tensors import Atom, Axis, NotNeutralError
 from kiln.specialize.symbols import Symbol
@@ -126,7 +127,7 @@ def shape_of(ty: Any) -> list[Size]:
     """The shape of a tensor type: ints and TIR expressions. Raises NotNeutralError for an unknown shape."""
     if not isinstance(ty, relax.TensorType) or ty.shape is None:
         raise NotNeutralError("the shape of its result is not known")
-    return [int(size) if isinstance(size, tirx.IntImm) else size for size in ty.shape]
+    return [extent(size) for size in ty.shape]
 
 
 _OPERATORS: dict[type, Callable[[int, int], int]] = {

@@ -99,7 +99,12 @@ def _shape(parameter: Any, port: PortRecord, padded: Collection[str], extents: E
 
 
 def _padded(
-    builder: Any, outer: Any, inner: Any, port: PortRecord, padded: Collection[str], fill: float | str
+    builder: relax.BlockBuilder,
+    outer: Any,
+    inner: Any,
+    port: PortRecord,
+    padded: Collection[str],
+    fill: float | str,
 ) -> Any:
     """Pad `outer` at the end of its axes to the shape of `inner`.
 
@@ -122,7 +127,7 @@ def _padded(
 
 
 def _cut(
-    builder: Any,
+    builder: relax.BlockBuilder,
     result: Any,
     port: PortRecord,
     padded: Collection[str],
@@ -155,11 +160,11 @@ def _leading(tensor: Any, axis: int, size: Any) -> Any:
     return relax.op.strided_slice(tensor, [axis], begin, end, assume_inbound=True)
 
 
-def _inlined(builder: Any, body: Any, ready: Mapping[Any, Any]) -> Any:
+def _inlined(builder: relax.BlockBuilder, body: Any, ready: Mapping[Any, Any]) -> Any:
     """Emit the bindings of `body` with its variables replaced as `ready` maps them; returns the result."""
     replacements = dict(ready)
 
-    def replaced(expr: Any) -> Any:
+    def replaced(expr: relax.Expr) -> Any:
         return Renamer(replacements).visit_expr(expr)
 
     for block in body.blocks:

@@ -37,11 +37,11 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *made, int index, const_dnnl
     return status;
 }
 
-#if IS_OPEN
+#if IS_DYNAMIC
 /* A part of which a size is known only now. */
-static dnnl_status_t run_open(struct part *part, const float *x, const float *w, const float *bias,
-                              float *y, int64_t batch, int64_t rows, int64_t depth,
-                              int64_t columns) {
+static dnnl_status_t run_dynamic(struct part *part, const float *x, const float *w,
+                                 const float *bias, float *y, int64_t batch, int64_t rows,
+                                 int64_t depth, int64_t columns) {
     struct binding *with;
     dnnl_memory_desc_t x_form, w_form, y_form;
     TRY(plain(&x_form, batch, rows, depth));

@@ -1,4 +1,7 @@
-"""Inputs of a TFLite file whose sizes are open: what to do where those that it has instead do not fit."""
+"""The error for a TFLite file whose dynamic inputs have sizes that do not fit together, with its remedy.
+
+For an axis of dynamic size, a file also has a size with which it can be read: mostly 1.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,19 @@ from kiln.frontend.tflite.ops import ShapeError
 
 
 def asking_for_sizes(graph: Any, convert: Callable[[], Any]) -> Any:
-    """The result of `convert`; its ShapeError also names the inputs of `graph` whose sizes are open."""
+    """The result of `convert`; its ShapeError also names the inputs of `graph` with dynamic sizes."""
     try:
         return convert()
     except ShapeError as error:
         tensors = [graph.Tensors(index) for index in graph.InputsAsNumpy()]
-        open_inputs = [
+        dynamic_inputs = [
             tensor_name(tensor)
             for tensor in tensors
             if np.any(np.asarray(tensor.ShapeSignatureAsNumpy()) < 0)
         ]
-        if not open_inputs:
+        if not dynamic_inputs:
             raise
         raise ShapeError(
-            f"{error}; the file leaves sizes of '{', '.join(open_inputs)}' open, and LiteRT cannot compute "
-            "with those that it has instead: give others with 'inputs' in a YAML file"
+            f"{error}; the file leaves sizes of '{', '.join(dynamic_inputs)}' open, and LiteRT cannot "
+            "compute with those that it has instead: give others with 'inputs' in a YAML file"
         ) from error

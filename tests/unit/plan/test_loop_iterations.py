@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kiln.device.check.steps import steps_of
-from kiln.plan.loop_rounds import rounds_of
+from kiln.plan.loop_iterations import iterations_of
 from kiln.plan.schema import PlannedStep
 from plans import plan_of
 
@@ -25,7 +25,7 @@ def test_rounds_are_those_of_all_loops_around_a_step() -> None:
     outer = [_mark(1, False), *inner, _step("loop_row", [4, 8, 12]), _mark(1, True)]
     unknown = [_mark(3, False), _step("less"), _mark(3, True)]
     steps = [PlannedStep.model_validate(step) for step in [*outer, *unknown, _step("add")]]
-    assert rounds_of(steps) == [1, 3, 30, 30, 30, 3, 3, 1, 1, 1, 1]
+    assert iterations_of(steps) == [1, 3, 30, 30, 30, 3, 3, 1, 1, 1, 1]
 
 
 def test_operations_and_bytes_of_a_step_are_those_of_all_rounds() -> None:

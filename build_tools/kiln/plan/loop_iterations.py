@@ -1,4 +1,4 @@
-"""How often each step of a plan runs in a run: steps in a loop once for each of its rounds."""
+"""How often each step of a plan runs in one run: steps in a loop once for each of its iterations."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from kiln.plan.schema import ExpressionArgument, PlannedStep
 
-_ROW = "loop_row"  # label of the step that writes a row of a result in each round
+_ROW = "loop_row"  # label of the step that writes a row of a result in each iteration
 
 
-def rounds_of(steps: Sequence[PlannedStep]) -> list[int]:
-    """The times that each step runs, at the greatest sizes; steps in loops within loops: the product.
+def iterations_of(steps: Sequence[PlannedStep]) -> list[int]:
+    """The number of times that each step runs, at the greatest sizes; for nested loops, the product.
 
-    A loop has as many rounds as rows of a result that it writes, and counts as one round if it writes none:
-    its condition then depends on values.
+    A loop has as many iterations as rows of a result that it writes, and counts as one iteration if it writes
+    none: its condition then depends on values.
     """
-    rounds, open_loops = [1] * len(steps), list[int]()
+    iterations, open_loops = [1] * len(steps), list[int]()
     for index, step in enumerate(steps):
         if step.loop is not None and not step.loop.ends:
             open_loops.append(index)
@@ -23,8 +23,8 @@ def rounds_of(steps: Sequence[PlannedStep]) -> list[int]:
             begin = open_loops.pop()
             own = _rows(steps, begin, index)
             for inside in range(begin + 1, index + 1):
-                rounds[inside] *= own
-    return rounds
+                iterations[inside] *= own
+    return iterations
 
 
 def _rows(steps: Sequence[PlannedStep], begin: int, end: int) -> int:
