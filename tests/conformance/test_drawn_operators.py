@@ -38,10 +38,12 @@ SAMPLE: dict[str, tuple[int, ...]] = {
     "GroupQueryAttention": (5,),  # pasts of different lengths
     "GroupNormalization": (6,),  # a scale for each group
     "Hardmax": (3,),
+    "Inverse": (3,),
     "LabelEncoder": (20,),  # a default that is a tensor, of values that are a list
     "LayerNormalization": (0, 105),  # float64; the deviation of one element
     "LinearAttention": (2,),
     "LpPool": (2,),  # windows that end after all elements
+    "MatMulBnb4": (1, 2),
     "MaxPool": (3,),  # ceil_mode along a dynamic axis
     "MoE": (31,),
     "MRotaryEmbedding": (1,),
@@ -108,10 +110,13 @@ def test_narrow_floats() -> None:
     run(cases)
 
 
-def made(name: str, *inputs: Any, expected: Any = None, opset: int = 18, **attributes: Any) -> DrawnCase:
-    """A node with given inputs, the first as data; None: omitted. expected: one or several results."""
+def made(
+    name: str, *inputs: Any, expected: Any = None, opset: int = 18, data: int = 1, **attributes: Any
+) -> DrawnCase:
+    """A node with given inputs, the first `data` as data; None: omitted. expected: one or several results."""
     given = [
-        None if value is None else Input(np.asarray(value), number > 0) for number, value in enumerate(inputs)
+        None if value is None else Input(np.asarray(value), number >= data)
+        for number, value in enumerate(inputs)
     ]
     domain = attributes.pop("domain", "")
     results = expected if expected is None or isinstance(expected, list) else [expected]
@@ -144,10 +149,17 @@ def test_nodes_that_no_seed_draws() -> None:
                               coordinate_transformation_mode=how))  # fmt: skip
     small = np.array([1, 1, 1, 0.1], "f4")
     cases.append(made("Resize", picture[..., :7], None, small))  # no element is left
+    one_column = np.array([1, 1, 4, 1])  # an axis of one element has the first as its place
+    how = "pytorch_half_pixel"
+    for mode, antialias in (("cubic", 0), ("linear", 1)):
+        cases.append(made("Resize", picture, None, None, one_column, mode=mode, antialias=antialias,
+                          coordinate_transformation_mode=how))  # fmt: skip
     huge = np.float64([[[1e300, -1e300, 1, 2]]])  # none of float32
     places = np.interp(np.arange(8) / 2 - 0.25, np.arange(4), huge[0, 0]).reshape(1, 1, 8)
     for mode, expected in (("nearest", np.repeat(huge, 2, -1)), ("linear", places)):
         cases.append(made("Resize", huge, None, np.array([1, 1, 2], "f4"), expected=expected, mode=mode))
+    for mode in ("reflect", "wrap", "edge"):  # what is cut off is not repeated, also by amounts of the run
+        cases.append(made("Pad", x, np.array([0, -1, -2, 1, 1, 1]), mode=mode, opset=21, data=2))
     taps = rng.normal(size=(3, 2, 3)).astype("f4")
     moved = np.zeros((2, 2, 18), "f4")  # elements after the result take the place of pads
     for step, tap in np.ndindex(4, 3):

@@ -187,6 +187,23 @@ def unfold(d: Draw) -> Node:
     )
 
 
+def inverse(d: Draw) -> Node:
+    n = d.number(1, 6)
+    x = d.values((*d.shape(0, 2, 1, 3), n, n), d.pick(("float32", "float64")))
+    return d.node(d.data(x), domain=MICROSOFT)
+
+
+def matmul_bnb4(d: Draw) -> Node:
+    rows, depth, block = d.number(1, 20), d.number(1, 40), d.pick((16, 32, 64))
+    count = rows * depth
+    return d.node(
+        d.data(d.values((*d.shape(0, 2, 1, 4), d.size(), depth))),
+        d.constant(d.indices((-(-count // 2),), 0, 255, "uint8")),
+        d.constant(np.abs(d.values((-(-count // block),)))),
+        domain=MICROSOFT, N=rows, K=depth, block_size=block, quant_type=d.number(0, 1),
+    )  # fmt: skip
+
+
 MAKERS: dict[str, Maker] = {
     "FusedMatMul": fused_matmul,
     "TransposeMatMul": fused_matmul,
@@ -208,4 +225,6 @@ MAKERS: dict[str, Maker] = {
     "CDist": distances,
     "GatherBlockQuantized": gather_block_quantized,
     "UnfoldTensor": unfold,
+    "Inverse": inverse,
+    "MatMulBnb4": matmul_bnb4,
 }

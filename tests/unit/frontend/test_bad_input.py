@@ -99,6 +99,15 @@ def test_onnx_with_operators_that_cannot_be_imported(tmp_path: Path, refused: An
     assert "'cut: {inputs: [b]}'" in message  # numbers drawn at random can be an input
 
 
+def test_onnx_that_was_optimised_for_one_processor(tmp_path: Path, refused: Any) -> None:
+    model = onnx.parser.parse_model(GOOD.replace("b = Exp(a)", "b = ReorderInput(a)"))
+    model.graph.node[1].domain = "com.microsoft.nchwc"
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft.nchwc", 1))
+    source = tmp_path / "m.onnx"
+    source.write_bytes(model.SerializeToString())
+    assert "ONNX Runtime has optimised the file for one processor: build the file from" in refused(source)
+
+
 def test_onnx_operator_in_a_form_that_cannot_be_imported(tmp_path: Path, refused: Any) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
     g (float[1,1,4,4] x, float[1,1,3,3] w) => (float[1,1,2,2] y) {

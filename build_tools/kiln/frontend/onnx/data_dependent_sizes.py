@@ -149,7 +149,10 @@ def split(node: Node) -> Any:
 
 
 def pad(node: Node) -> Any:
-    """Pad by amounts that only the run knows, also negative ones, in every mode."""
+    """Pad by amounts that only the run knows, in every mode.
+
+    Negative amounts cut elements off first: modes that repeat elements repeat those that remain.
+    """
     data, shape, rank = node.tensor(0), node.shape(0), len(node.shape(0))
     mode = node.attributes.get("mode", b"constant").decode()
     if mode not in ("constant", "edge", "reflect", "wrap"):
@@ -173,12 +176,15 @@ def pad(node: Node) -> Any:
     dtype = str(data.ty.dtype)
     fill = node.tensor(2) if node.has(2) else relax.const(np.zeros((), dtype), dtype)
 
-    def read(indices: Any, x: Any, value: Any, amounts: Any) -> Any:
-        source, inside = list(indices), []
+    def read(indices: Any, x: Any, value: Any, *amounts: Any) -> Any:
+        source, inside, zero = list(indices), [], int64(0)
         for axis in chosen.axes:
-            before, extent = element(amounts, axis), int64_of(shape[axis])
+            (before, after), extent = (element(ends, axis) for ends in amounts), int64_of(shape[axis])
             inside += [indices[axis] >= before, indices[axis] - before < extent]
-            source[axis] = movement.padded_place(indices[axis], before, extent, mode)
+            cut_off = tirx.max(-before, zero)
+            left = extent - cut_off - tirx.max(-after, zero)
+            place = cut_off + movement.padded_place(indices[axis], tirx.max(before, zero), left, mode)
+            source[axis] = tirx.max(tirx.min(place, extent - int64(1)), zero)
         value_there = x(*source)
         if mode != "constant":
             return value_there
@@ -186,7 +192,7 @@ def pad(node: Node) -> Any:
             tirx.all(*inside), value_there, value(int64(0)) if len(value.shape) else value()
         )
 
-    return movement.move(node.builder, sizes, [data, fill, around[0]], read, "pad")
+    return movement.move(node.builder, sizes, [data, fill, *around], read, "pad")
 
 
 def center_crop_pad(node: Node) -> Any:

@@ -1,4 +1,4 @@
-"""Products and look-ups of weights that are packed by blocks: MatMulNBits and GatherBlockQuantized."""
+"""Products and look-ups of weights in packed blocks: MatMulNBits, MatMulBnb4 and GatherBlockQuantized."""
 
 from __future__ import annotations
 
@@ -54,6 +54,44 @@ def matmul_nbits(body: Body) -> list[str]:
     matrix = np.ascontiguousarray(weights.T)
     product = body.op("MatMul", body.input(0), body.const(matrix, dtype))
     return [body.op("Add", product, body.input(5)) if body.has(5) else product]
+
+
+# The numbers of the codes 0 to 15. Of a 4-bit float, codes from 8 on are the negative ones of 0 to 7; those
+# of NF4 are quantiles of the normal distribution (Dettmers et al., QLoRA, 2023, appendix E).
+_FLOATS = (0.0, 0.0625 / 12, 8 / 12, 1.0, 4 / 12, 6 / 12, 2 / 12, 3 / 12)
+_NORMAL = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+    -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+    0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+
+
+def matmul_bnb4(body: Body) -> list[str]:
+    """com.microsoft.MatMulBnb4: A @ W^T of weights W (N, K) as bitsandbytes packs them in 4 bits.
+
+    Each block of the flat W has a greatest absolute value; a byte has two codes, the first in its high bits.
+    """
+    rows, depth = int(body.required("N")), int(body.required("K"))
+    block, normal = int(body.required("block_size")), body.only("quant_type", 1, 0)
+    body.only("training_mode", 0)
+    body.only("transB", 1)  # others are of training, and ONNX Runtime reads past the weights
+    if block < 16 or block & (block - 1):
+        raise ValueError(f"its attribute 'block_size' is {block}, allowed: a power of two of at least 16")
+    packed = constant(body, 1, "weights").reshape(-1)
+    greatest = constant(body, 2, "greatest values of the blocks").astype("float32").reshape(-1)
+    count = rows * depth
+    for given, needed, noun in (
+        (len(packed), ceil_div(count, 2), "bytes of weights"),
+        (len(greatest), ceil_div(count, block), "blocks"),
+    ):
+        if given != needed:
+            raise ValueError(f"it has {given} {noun}, allowed for N = {rows} and K = {depth}: {needed}")
+    numbers = np.array(_NORMAL if normal else [*_FLOATS, *(-number for number in _FLOATS)], "float32")
+    codes = np.stack([packed >> 4, packed & 15], -1).reshape(-1)[:count]
+    weights = (numbers[codes] * np.repeat(greatest, block)[:count]).reshape(rows, depth)
+    matrix = np.ascontiguousarray(weights.T)
+    return [body.op("MatMul", body.input(0), body.const(matrix, body.dtype(body.input(0))))]
 
 
 def _blocks_of_columns(body: Body, depth: int, block: int) -> Array:
@@ -112,5 +150,6 @@ def gather_block_quantized(body: Body) -> list[str]:
 
 MICROSOFT: dict[str, Expansion] = {
     "GatherBlockQuantized": gather_block_quantized,
+    "MatMulBnb4": matmul_bnb4,
     "MatMulNBits": matmul_nbits,
 }

@@ -16,6 +16,8 @@ OF_THE_EXAMPLE = (
     "an exporter that traces writes sizes of its example into the file; export with dynamo=True, compute the "
     "size from an input's shape in the model, or fix it in 'dims'"
 )
+# Domains of operators that ONNX Runtime's optimiser writes for the processor that it runs on.
+_OF_ONE_MACHINE = ("com.microsoft.nchwc.", "com.ms.internal.")
 _RANDOM = frozenset(
     ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"]
 )
@@ -46,6 +48,11 @@ def refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
         way = (
             f"{', '.join(not_of_onnx)} {verb} of ONNX: the exporter has left what it could not convert, and "
             f"may say how to avoid it; or {WAY}"
+        )
+    if any(kind.startswith(_OF_ONE_MACHINE) for kind in kinds):
+        way = (
+            "ONNX Runtime has optimised the file for one processor: build the file from before, or one "
+            "that it saved with graph_optimization_level = ORT_ENABLE_EXTENDED"
         )
     if drawn is not None:
         way = (

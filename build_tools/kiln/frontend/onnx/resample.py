@@ -132,7 +132,7 @@ def _position(
             return float(half * (start + end) * last)
         return float(start * last + element * (end - start) * last / number(new - 1))
     if coordinates == "pytorch_half_pixel" and new == 1:
-        return -0.5
+        return 0.0
     middle = (element + half) / ratio - half
     if coordinates == "half_pixel_symmetric":
         return float(length / number(2) * (number(1) - number(new) / (ratio * length)) + middle)

@@ -216,7 +216,7 @@ class _ResizedAxis:
             )
         middle = (index + half) / scale - half
         if coordinates == "pytorch_half_pixel":
-            return tirx.Select(is_one, _float32(-0.5), middle)
+            return tirx.Select(is_one, _float32(0), middle)
         if coordinates == "half_pixel_symmetric":
             return old * half * (unit - new / (scale * old)) + middle
         return middle
