@@ -38,8 +38,9 @@ from kiln.graph.bindings import (
 )
 from kiln.graph.conv3d import Window, conv3d
 from kiln.graph.convolutions import in_one_line
+from kiln.graph.greatest_size import greatest_size
 from kiln.graph.integer_products import batch_product
-from kiln.graph.integer_sums import greatest_size, integer_sums
+from kiln.graph.integer_sums import integer_sums
 from kiln.graph.integer_transposed import TransposedConvolutions
 from kiln.graph.quantised_operands import (
     QuantisedOperand,

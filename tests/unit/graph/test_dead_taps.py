@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,34 @@ def test_kernels_without_dead_taps(case: Any, groups: int) -> None:
     (want,), (got,) = run_by_tvm(mod, [x]), run_by_tvm(changed, [x])
     assert want.shape == got.shape
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+# Greatest height, attributes, the rows of the kernel that are left, heights that are tried
+DYNAMIC: list[tuple[int, dict[str, Any], int, list[int]]] = [
+    (16, {"padding": [36, 0], "dilation": [36, 1]}, 1, [8, 16]),
+    (16, {"padding": [12, 0], "dilation": [12, 1]}, 3, [4, 12, 16]),
+    (12, {"padding": [12, 0], "dilation": [12, 1]}, 1, [1, 12]),
+    (5, {"padding": [5, 0, 3, 0], "dilation": [3, 1], "strides": [2, 1]}, 3, [1, 2, 5]),
+    (2, {"padding": [5, 0, 5, 0], "dilation": [5, 1], "strides": [3, 1]}, 1, [1, 2]),
+]
+
+
+@pytest.mark.parametrize("case", DYNAMIC, ids=str)
+def test_images_of_dynamic_size_lose_what_the_greatest_does_not_read(case: Any) -> None:
+    most, attrs, left, heights = case
+    weights = RNG.normal(size=(3, 1, 2, 3)).astype(np.float32)
+    size = tirx.Var("n", "int64")
+    mod = module([((1, size, 2, 2), "float32")], lambda x: _conv(x, weights, **attrs))
+    dims = {"n": {"dim": "n", "divide": 1, "min": 1, "max": most}}
+    mod.update_func(mod.get_global_var("main"), mod["main"].with_attr("kiln.dims", json.dumps(dims)))
+    changed = dead_taps(mod)
+    (conv,) = calls(changed)
+    assert conv.args[1].ty.shape[0] == left
+    for height in heights:
+        x = RNG.normal(size=(1, height, 2, 2)).astype(np.float32)
+        (want,), (got,) = run_by_tvm(mod, [x]), run_by_tvm(changed, [x])
+        assert want.shape == got.shape
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
 def test_what_stays() -> None:
