@@ -21,6 +21,7 @@ from kiln.graph.infinities import register
 from kiln.graph.integer import integer_arithmetic
 from kiln.graph.layout import channels_last
 from kiln.graph.norms import norms
+from kiln.graph.parallel_convolutions import parallel_convolutions
 from kiln.graph.products import products_in_place
 from kiln.graph.quantised_moves import quantised_moves
 from kiln.graph.requantise import requantise
@@ -72,6 +73,8 @@ PASSES: list[tuple[str, Pass]] = [
     ("transposes", cancel_transposes),
     ("constants_layout", fold_simple_constants),
     ("fold_layout", fold_constants),
+    ("clean_convolutions", clean),
+    ("parallel_convolutions", parallel_convolutions),
     ("dead_taps", dead_taps),
     ("separable_pools", separable_pools),
     ("tiny_weights", tiny_weights),
