@@ -9,6 +9,7 @@ The goals and options are those of `kiln.scons.options`, so a new goal or option
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,6 +46,7 @@ class Command:
 
 def parse(arguments: Sequence[str]) -> Command:
     """The command of `arguments`, the words after the program's name. Raises KilnError for a wrong word."""
+    _check_scons_flags()
     if "--json" in arguments:
         command = parse([word for word in arguments if word != "--json"])
         return replace(command, json=True)
@@ -88,6 +90,14 @@ def parse(arguments: Sequence[str]) -> Command:
     if verb in COMMANDS:
         return Command(question=parsed)
     return Command(_scons_words(verb, parsed))
+
+
+def _check_scons_flags() -> None:
+    """Raise KilnError for a wrong option in the variable that SCons reads before its arguments."""
+    try:
+        checked_scons_words(os.environ.get("SCONSFLAGS", "").split())
+    except KilnError as error:
+        raise KilnError(f"SCONSFLAGS in the environment: {error}") from None
 
 
 def _compares_two_reports(words: Sequence[str]) -> bool:

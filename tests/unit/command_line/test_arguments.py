@@ -241,6 +241,11 @@ def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
         ("test -x", "unknown option '-x'"),
         ("-t x86_64 model=a.onnx", "option '-t' has no effect: leave it out; target=NAME or --target NAME"),
         ("target=host model=a.onnx --touc", "option '--touc' has no effect: leave it out"),
+        ("target=host model=a.onnx --tree=x", "`x' is not a valid --tree option type, try: all, derived"),
+        ("target=host model=a.onnx --max-drift x", "option --max-drift: invalid integer value: 'x'"),
+        ("target=host model=a.onnx --site-dir=x", "option '--site-dir': kiln reads its own SConstruct"),
+        ("target=host model=a.onnx --srcdir=x", "option '--srcdir': kiln reads its own SConstruct"),
+        ("target=host model=a.onnx -C x", "option '-C': kiln builds in the folder in which it is started"),
         ("target=host model=a.onnx -l4", "option '-l' has no effect: leave it out"),
         ("target=host model=a.onnx -f SConstruct", "option '-f': kiln reads its own SConstruct; for your"),
         ("target=host model=a.onnx --file=x", "option '--file': kiln reads its own SConstruct; for your"),
@@ -249,6 +254,12 @@ def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_unknown_arguments_are_named_with_the_nearest(words: str, line: str) -> None:
     with pytest.raises(KilnError, match=re.escape(line)):
         parse(words.split())
+
+
+def test_a_wrong_option_in_the_variable_of_scons_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCONSFLAGS", "-j2 --site-dir=x")
+    with pytest.raises(KilnError, match=r"^SCONSFLAGS in the environment: option '--site-dir'"):
+        parse(["target=host", "model=a.onnx"])
 
 
 def test_words_in_any_order() -> None:
