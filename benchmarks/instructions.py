@@ -20,7 +20,7 @@ from kiln.config.boxes import Box
 from kiln.config.dims import Segment
 from kiln.errors import KilnError
 from kiln.files import atomic_write
-from kiln.golden.points import serving_bucket
+from kiln.golden.sample_sizes import serving_bucket
 from kiln.plan.schema import Plan, PlannedBucket, read_plan
 
 from benchmarks.arm64 import Arm64, describe_processor, prepare

@@ -36,7 +36,7 @@ _PICKLED = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
 
 
 def kind_of(path: Path, content: bytes | None = None) -> str | None:
-    """A noun for the file or folder `path` and what to do about it; None if neither is known.
+    """A noun for the file or folder `path`, with a remedy; None for a file of an unknown kind.
 
     `content`: the file's bytes, if they have been read already. Two formats of models are known as well, so
     that a file with another format's ending is told. Raises OSError if the file cannot be read.

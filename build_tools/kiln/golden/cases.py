@@ -1,9 +1,9 @@
 """The test cases of a model, one for each golden vector: sizes, input set, and masks that end in zeros.
 
-Every bucket is tested at its sample sizes (`kiln.golden.points`), with the input sets that can be drawn in
-any shape in turn, so that the number of vectors depends on the buckets alone. A photograph or a tensor from a
-file has sizes of its own, and is one more vector. A model with mask inputs has one vector in each bucket
-whose masks end in zeros, as for sequences that the caller has padded; and each special case has one.
+Every bucket is tested at its sample sizes (`kiln.golden.sample_sizes`), with the input sets that can be drawn
+in any shape in turn, so that the number of vectors depends on the buckets alone. A photograph or a tensor
+from a file has sizes of its own, and is one more vector. A model with mask inputs has one vector in each
+bucket whose masks end in zeros, as for sequences that the caller has padded; and each special case has one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kiln.config.interface import Dimension, Interface, PortRecord
 from kiln.config.special import SpecialCase
 from kiln.errors import KilnError
 from kiln.golden import inputs as input_sets
-from kiln.golden.points import Sizes, name_of, points, serving_bucket
+from kiln.golden.sample_sizes import Sizes, name_of, sample_sizes, serving_bucket
 
 # For a special case: the most sizes of one dimension that are tested, and their greatest distance in steps.
 _MOST_SIZES, _FARTHEST = 100, 1 << 14
@@ -63,7 +63,7 @@ def golden_cases(
     drawn = [pair for pair in pairs if pair not in fixed]
     if not drawn:
         drawn = [(RandomInput(kind="random", seed=1), "random_1")]
-    samples = [(index, sizes) for index in range(len(buckets)) for sizes in points(buckets, index)]
+    samples = [(index, sizes) for index in range(len(buckets)) for sizes in sample_sizes(buckets, index)]
     if not samples:
         raise KilnError("buckets.json: no size reaches a bucket")
     tests: list[GoldenCase] = []

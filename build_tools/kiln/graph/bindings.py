@@ -88,7 +88,10 @@ class CallRewriter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
         return self.builder_.emit(expr)
 
     def definition(self, expr: relax.Expr) -> Any:
-        """The expression a variable was bound to, or the expression itself; of an item, that of the tuple."""
+        """The expression that a variable was bound to; for an item of a tuple, that of the tuple's field.
+
+        Any other expression is returned unchanged.
+        """
         if isinstance(expr, relax.Var):
             bound = self.lookup_binding(expr)
             expr = expr if bound is None else bound

@@ -62,7 +62,7 @@ def _rooted(_call: Any, value: Array) -> Array:
 
 
 def _limited(call: Any, value: Array) -> Array:
-    """Integers within the limits of a clip, which may be beyond those of their type."""
+    """`value`, integers, within the limits of the clip `call`; these may be beyond the limits of the type."""
     ends = np.iinfo(value.dtype)
     least, most = (min(max(int(limit.value), ends.min), ends.max) for limit in call.args[1:])
     limited: Array = np.clip(value, least, most)
@@ -186,7 +186,7 @@ def _folded(rewriter: CallRewriter, call: relax.Call) -> Any:
 
 
 def _known(rewriter: CallRewriter, expr: relax.Expr) -> Any:
-    """`expr` without variables, or None where it depends on what is computed."""
+    """`expr` with the constants that variables are bound to; None where it depends on a computed value."""
     expr = rewriter.definition(expr)
     if isinstance(expr, relax.Tuple):
         fields = [_known(rewriter, field) for field in expr.fields]

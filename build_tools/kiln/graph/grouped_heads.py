@@ -101,7 +101,7 @@ class _Grouped:
     result: list[Any]  # the shape of the matmul
 
     def product(self, rewriter: CallRewriter, left: Any) -> Any:
-        """The matmul, the rows of a group being rows of one matrix; `left`: likewise."""
+        """The matmul in which the rows of all heads of a group are rows of one matrix, as in `left`."""
         *lead, heads, _, _ = self.result
         shared = self.shared
         matrices = shape_of(shared.data)[-2:]

@@ -141,7 +141,7 @@ class TransposedConvolutions:
         return relax.op.permute_dims(result, [0, rank - 1, *range(1, rank - 1)])
 
     def _transposed(self, rewriter: CallRewriter, step: Any) -> tuple[_Interleaved | None, int]:
-        """The convolution that a transpose reads, and the axis of channels of what the transpose gives.
+        """The convolution that a transpose reads, and the axis of channels in the transpose's result.
 
         None for another operand. Channels are axis 1 after the transpose that `convolution` writes, and the
         last axis after a second transpose that undoes it, as in TFLite.

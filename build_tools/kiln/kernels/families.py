@@ -109,13 +109,13 @@ def _is_elementwise(fused: Fused, buffer: tirx.Buffer, last: Nest) -> bool:
 
 @dataclass(frozen=True)
 class FusedGroup:
-    """Operators that are fused into `func`, and what is known of its parameters, which positions name.
+    """Operators that are fused into `func`, with facts about its parameters, by position.
 
     `constants`: parameters whose values are known at build time. `views`: parameters that are stored inside
     larger tensors; `func` already uses the larger shapes. `magnitudes`: of int8 constants, magnitude()
     of kernels/cpu/gemm_int8.py. `together`: of int16 constants, pairs_together() of
-    kernels/cpu/gemm_pairs.py. `ranges`: of the variables in the shapes of `func`. `encodings`: the forms in
-    which constants may be stored.
+    kernels/cpu/gemm_pairs.py. `encodings`: the forms in which constants may be stored. `ranges`: the ranges
+    of the variables in the shapes of `func`.
     """
 
     func: tirx.PrimFunc

@@ -46,7 +46,7 @@ def kernels_of_variants(group: FusedGroup, machines: Sequence[Machine]) -> list[
 
 
 def _with_common_caches(machines: Sequence[Machine]) -> list[Machine]:
-    """`machines`, of which those with the same vectors have the smallest caches among them.
+    """`machines` in which all with the same vectors have the smallest caches among these.
 
     Variants with other instructions for 8-bit integers compute floats alike: a bundle then contains these
     kernels once, in blocks that fit every processor.

@@ -64,7 +64,7 @@ def _is_float(dtype: str) -> bool:
 
 
 def _reached(steps: Steps, reads: list[list[str]], quantised: set[str], forwards: bool) -> set[str]:
-    """Float tensors computed from quantised ones; without `forwards`, those that these are computed from."""
+    """Float tensors that quantised tensors lead to; without `forwards`, those that lead to quantised ones."""
     tensors: set[str] = set()
     order = list(zip(steps.steps, reads, strict=True))
     for step, sources in order if forwards else reversed(order):

@@ -134,12 +134,12 @@ class RunRegions:
         if branches.is_choice(self.bindings[position].value):
             self.sides[position] = RunRegion(region), RunRegion(region)
 
-    def _around(self, position: int, but: int | None = None) -> list[int]:
-        """Numbers of the loops around the binding at `position`, outermost first, without loop `but`."""
+    def _around(self, position: int, left_out: int | None = None) -> list[int]:
+        """Numbers of the loops around the binding at `position`, outermost first, without loop `left_out`."""
         numbered = [
             (first, number) for number, (first, last) in self._spans.items() if first <= position <= last
         ]
-        return [number for _, number in sorted(numbered) if number != but]
+        return [number for _, number in sorted(numbered) if number != left_out]
 
     def _common(self, users: Sequence[tuple[int, int]], around: Sequence[int]) -> RunRegion:
         """The innermost region with all `users`, for a binding that is in exactly the loops `around`."""

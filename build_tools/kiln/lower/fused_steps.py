@@ -100,7 +100,7 @@ class GroupLowering:
             raise KilnError(f"{self.dims.model}: {refusal(ops, error)}") from error
         step_kernels = self._groups[key]
         first = len(self.steps.steps)
-        self._run(func, step_kernels, ops, tensor_names, outputs, values)
+        self._add_steps(func, step_kernels, ops, tensor_names, outputs, values)
         made_group = replace(group, func=func, ranges=self.ranges_of(values))
 
         def again(region: tuple[int, int], number: int) -> dict[str, str]:
@@ -178,7 +178,7 @@ class GroupLowering:
             {variable: sizes.bounds(value, self.steps.box) for variable, value in values.items()}
         )
 
-    def _run(
+    def _add_steps(
         self,
         func: tirx.PrimFunc,
         step_kernels: list[list[VariantKernel]],

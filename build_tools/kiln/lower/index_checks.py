@@ -45,8 +45,9 @@ class _Indices:
 
 
 def index_checks(model: str, checks_all: bool, gpu: bool = False) -> Callable[[tvm.IRModule], tvm.IRModule]:
-    """The pass. `checks_all`: the model has `checks: indices`. `gpu`: kernels run on a GPU, without checks.
+    """Add checks of indices that come from data.
 
+    `checks_all`: the model has `checks: indices`. `gpu`: kernels run on a GPU, where there are no checks.
     Raises KilnError for a constant index outside of its axis, and where a GPU would need a check.
     """
 

@@ -32,7 +32,7 @@ Reach = Callable[[Any], int]
 
 
 def integer_products(model: str) -> Callable[[tvm.IRModule], tvm.IRModule]:
-    """The pass for the model named `model`."""
+    """Compute matmuls of two dequantised activations on their integers; `model`: the name, for errors."""
 
     def run(mod: tvm.IRModule) -> tvm.IRModule:
         reach = Dims(model, mod).greatest
@@ -98,7 +98,7 @@ def _product_of(call: Any) -> _Product | None:
 
 
 def _aligned(batch: str, result: list[Any], own: list[Any]) -> list[tuple[str, Any, Any]]:
-    """The letter and the size of each batch axis of a result, with that of an operand that has the axis."""
+    """By batch axis that an operand has: its letter, its size in the result, and its size in the operand."""
     first = len(batch) - len(own)
     return list(zip(batch[first:], result[first:-2], own, strict=True))
 

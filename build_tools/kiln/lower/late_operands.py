@@ -36,7 +36,7 @@ class _GraphNode:
 
 
 def late_operands(mod: tvm.IRModule) -> tvm.IRModule:
-    """The pass; runs after AnnotateTIROpPattern and before fusion."""
+    """Move late operands to their readers; runs after AnnotateTIROpPattern and before fusion."""
     main = mod["main"]
     blocks = [
         relax.DataflowBlock(_ordered(mod, list(block.bindings)))

@@ -24,7 +24,7 @@ _BROADCAST = 1  # greatest op_pattern of operators whose elements depend on one 
 
 
 def own_dequantise(mod: tvm.IRModule) -> tvm.IRModule:
-    """The pass; runs after AnnotateTIROpPattern and before fusion."""
+    """Dequantise again for each elementwise reader; runs after AnnotateTIROpPattern and before fusion."""
     uses = count_uses(mod)
     functions = {v.name_hint: func for v, func in mod.functions_items() if isinstance(func, PrimFunc)}
     names = {name: [op["name"] for op in of(func)] for name, func in functions.items()}

@@ -47,7 +47,7 @@ class _RowTensor:
 
 
 def padded_rows(mod: tvm.IRModule) -> tvm.IRModule:
-    """The pass; runs after fusion, before operands are rounded to what tensor cores multiply."""
+    """Lengthen rows that tensor cores read; runs after fusion, before operands get the precision's type."""
     tensors = _tensors(mod)
     if not tensors:
         return mod
@@ -90,7 +90,7 @@ def _is_odd(variable: Any) -> bool:
 
 
 def _stored(func: tirx.PrimFunc) -> Nest | None:
-    """The nest that stores the result of `func`, if it stores element by element what nothing else reads."""
+    """The nest that stores the result of `func` element by element, if no nest of `func` reads the result."""
     nests = nests_of(func)
     if nests is None or nests[-1].reduced:
         return None

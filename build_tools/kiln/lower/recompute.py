@@ -41,7 +41,7 @@ Formulas = Mapping[int, Formula]  # by position among the tensors of a function
 
 
 def recompute(params: Tensors) -> Pass:
-    """The pass. `params`: values of main's parameters by name.
+    """Let kernels compute large constants by formulas. `params`: values of main's parameters by name.
 
     The pass adds to `params` the shorter tensors that replace repeated ones (`Repeated`).
     """

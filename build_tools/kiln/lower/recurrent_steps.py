@@ -33,7 +33,7 @@ _LEAST = 1024  # bytes of the product of a sequence that is worth a loop
 
 
 def in_steps(mod: tvm.IRModule) -> tvm.IRModule:
-    """The pass: sequences a few steps at a time, with their products."""
+    """Make loops of recurrent layers: a few steps at a time, with the products of these steps."""
     return step_products(_divided(mod))
 
 

@@ -69,7 +69,7 @@ def _in_place(nest: Nest, fused: Fused) -> bool:
 
 
 def _is_along(index: Any, axis: Any) -> bool:
-    """Whether an index is that of an axis: 0 where the axis has one element."""
+    """Whether `index` is the variable of `axis`, or 0 where the axis has one element."""
     zero = isinstance(index, tirx.IntImm) and int(index) == 0 and extent(axis.dom.extent) == 1
     return zero or bool(index.same_as(axis.var))
 

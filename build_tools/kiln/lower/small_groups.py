@@ -22,7 +22,7 @@ _INLINED = 2
 
 
 def small_groups(mod: tvm.IRModule) -> tvm.IRModule:
-    """The pass; runs after AnnotateTIROpPattern and before fusion."""
+    """Mark functions as opaque where groups would grow; runs after AnnotateTIROpPattern and before fusion."""
     calls = [
         binding
         for block in mod["main"].body.blocks

@@ -100,7 +100,10 @@ class _LoopReads:
 
 
 def step_products(mod: tvm.IRModule) -> tvm.IRModule:
-    """The pass; needs constant weights, so it runs before parameters are separated from the graph."""
+    """Move products of sequences into the loops that read their rows, where that saves memory.
+
+    Needs constant weights, so it runs before parameters are separated from the graph.
+    """
     graph = _LoopReads(mod)
 
     def rule(rewriter: CallRewriter, _: Any) -> Any:
@@ -125,7 +128,7 @@ class _Parts:
         self._steps = shape_of(take.args[0])[int(take.attrs.axis)]
 
     def is_larger(self, tensor: Any, axis: int) -> bool:
-        """Whether a product computes `tensor`, which has more bytes than what it is computed from."""
+        """Whether a product computes `tensor`, which has more bytes than the stored tensors it depends on."""
         sources: dict[Any, None] = {}
         if not self._has_product(tensor, axis, sources):
             return False

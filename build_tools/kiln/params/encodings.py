@@ -282,7 +282,7 @@ def _exact_scales(tiles: Array, numbers: Array, scales: Array) -> Array | None:
 
 
 def _worst(tiles: Array, numbers: Array, scales: Array) -> Array:
-    """The error of the worst restored element of each row less that of rounding; <= 0: none is greater."""
+    """By row, the most by which the error of a restored element exceeds that of rounding; <= 0: nowhere."""
     with np.errstate(invalid="ignore"):  # a scale beyond float16 is infinite, and restores nothing
         errors: Array = np.abs(numbers * scales[:, None] - tiles) - _ROUNDING * np.abs(tiles)
     return np.asarray(errors.max(1))

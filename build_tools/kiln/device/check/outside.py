@@ -13,7 +13,7 @@ from kiln.config import sizes
 from kiln.config.boxes import Box
 from kiln.config.interface import Dimension
 from kiln.device.check.execute import Check, Refused
-from kiln.golden.points import refusals
+from kiln.golden.sample_sizes import refusals
 from kiln.golden.schema import GoldenFile, SymbolicInput
 
 Shapes = list[list[int]]

@@ -320,7 +320,7 @@ def forest_of_ensemble(
 
 
 def _members(node: int, mode: int, members: Iterator[Sequence[float]]) -> Sequence[float]:
-    """The next set, that of a node, by its number, whose mode is not a comparison.
+    """The next set of `members`: the one of node number `node`, whose mode is not a comparison.
 
     Raises ValueError for an unknown mode, and for a set that is missing or empty.
     """

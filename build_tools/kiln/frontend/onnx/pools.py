@@ -156,7 +156,7 @@ def _of_elements(node: Node, varying: list[int]) -> Any:
 
 
 def _of_padding(node: Node) -> Any:
-    """The means of windows, of which the last end after the padding; the padding counts."""
+    """The means of windows that count the padding; the last windows end after the padding."""
     axes, widths, beyond, sizes = _axes(node), [0] * 4, [0] * 4, []
     for axis in axes:
         after = axis.after + _missing_elements(axis)

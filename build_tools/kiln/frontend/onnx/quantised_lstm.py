@@ -44,7 +44,7 @@ def as_scans(path: Path, model: onnx.ModelProto) -> None:
 
 
 def obstacle(node: onnx.NodeProto, constants: Mapping[str, Any] | None = None) -> str:
-    """Why a node cannot be replaced, and what to do; empty if it can.
+    """The reason why a node cannot be replaced, with a remedy; empty if it can.
 
     `constants`: the constant tensors of the model, by name; None: those that the node needs are not there.
     """

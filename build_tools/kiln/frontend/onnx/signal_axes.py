@@ -15,7 +15,7 @@ from kiln.frontend.onnx.inferred_sizes import inferred_sizes
 
 
 def complete_transforms(model: onnx.ModelProto) -> None:
-    """Give the STFT nodes of the outer graph of `model`, in place, what they leave out.
+    """Complete the STFT nodes of the outer graph of `model`, in place: the axis of parts, and `onesided`.
 
     A signal (batch, samples) becomes (batch, samples, 1).
     """

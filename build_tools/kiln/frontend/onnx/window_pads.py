@@ -153,7 +153,7 @@ class VaryingFrame:
         return cls(widths, cuts)
 
     def cut(self, tensor: Any, emit: Callable[[Any], Any]) -> Any:
-        """A tensor to which `widths` were added, without what the size does not need."""
+        """`tensor`, padded by `widths`, without the padding that its size in this run does not need."""
         for cut in self.cuts:
             tensor = emit(part(tensor, *cut))
         return tensor

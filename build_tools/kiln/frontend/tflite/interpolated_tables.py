@@ -60,9 +60,10 @@ def of_levels(function: Function, source: Grid, result: Grid) -> Array:
 
 
 def interpolation(places: Any, values: Any, steps: Any, bits: int = _BITS) -> Callable[..., Expr]:
-    """An element of the interpolation of a table at `places`, int32, of which `bits` are between two values.
+    """The function from indices to an element of the interpolation of a table at `places`, int32.
 
-    values, steps: the table, and the differences to the next value. Ties are rounded upwards.
+    The lowest `bits` of a place are the fraction between two values. values, steps: the table, and the
+    difference of each value to the next one. Ties are rounded upwards.
     """
 
     def element(*at: Expr) -> Expr:

@@ -24,7 +24,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Compute:
-    """A function of tensors of TE, of which `operator` of the file has made a function of the module."""
+    """A function of TE tensors that computes an operator; `operator`: its kind in the file, for op info."""
 
     function: Callable[..., Any]
     operator: str

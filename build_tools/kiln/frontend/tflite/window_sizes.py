@@ -12,7 +12,7 @@ _POOLS = ("AVERAGE_POOL_2D", "L2_POOL_2D", "MAX_POOL_2D")
 
 
 def check_windows(schema: Any, content: bytes, reader: Any) -> None:
-    """Raise ValueError where no window fits, of which some of LiteRT's kernels end in a signal."""
+    """Raise ValueError where no window fits the input: there, some of LiteRT's kernels end in a signal."""
     model = schema.ModelT.InitFromPackedBuf(content, 0)
     graph, kinds = model.subgraphs[0], Kinds(schema, model)
     shapes = {entry["index"]: [int(size) for size in entry["shape"]] for entry in reader.get_tensor_details()}

@@ -55,7 +55,7 @@ def diagonal_scatter(x: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int
 
 
 def _fill(torch: ModuleType, graph: Any, node: Any) -> None:
-    """Write fill_diagonal_ of a matrix as a copy of what torch.where chooses; with `wrap` it is left."""
+    """Replace fill_diagonal_ of a matrix by a copy of its masked fill; with `wrap` it is left unchanged."""
     value = node.args[0].meta.get("val")
     if len(node.args) > 2 or node.kwargs or not isinstance(value, torch.Tensor) or value.dim() != 2:
         return

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def with_kept_buffers(program: ExportedProgram) -> tuple[Any, list[str], dict[str, Any]]:
-    """`program`, an ExportedProgram, as a function without side effects, and what it wrote.
+    """`program` as a function without side effects, with the inputs and the buffers that it wrote.
 
     The new program takes the buffers that it wrote after its inputs. It returns after its other outputs the
     new values of the inputs that it wrote, whose names are the list, and then those of the buffers: the
@@ -78,7 +78,7 @@ def _viewed(torch: ModuleType, node: Any) -> Any:
 
 
 def _cast_copies(torch: ModuleType, program: ExportedProgram) -> None:
-    """Cast what a copy writes to the type of the tensor that it is written to.
+    """Cast the value that a copy writes to the type of the tensor that it writes to.
 
     PyTorch 2.13 forgets the cast when it makes a program functional; tests/conformance/test_torch_state.py
     would pass without this function once it does not.

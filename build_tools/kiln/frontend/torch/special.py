@@ -243,7 +243,7 @@ def atan2(self: Any, other: Any) -> Any:
 
 
 def _polynomial(x: Any, factors: Sequence[float], of: Any) -> Any:
-    """The polynomial of x with these factors, that of the highest power first; `of`: an input of its type.
+    """The polynomial of x with `factors`, the factor of the highest power first; `of`: an input of its type.
 
     The exporter does not know the types of all results, and float64 would have factors of float32.
     """

@@ -1,4 +1,4 @@
-"""Calls along an axis of tensors that have none, as PyTorch allows, by those of tensors of one element."""
+"""Calls along an axis of tensors without axes, which PyTorch allows, as calls on tensors of one axis."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _rules(aten: Any) -> Mapping[Any, Callable[..., Any]]:
 
 
 def _with_axis(operator: Any) -> Callable[..., Any]:
-    """`operator` of tensors with an axis in place of those that have none; its results have none again."""
+    """A function that calls `operator` with an axis added to tensors without one; its results have none."""
     import torch
 
     def called(*arguments: Any, **keywords: Any) -> Any:

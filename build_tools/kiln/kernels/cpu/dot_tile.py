@@ -260,7 +260,10 @@ class VectorTile(_DotTile):
         return repeats * _BLOCKS_PER_ITERATION
 
     def _block(self, x_offset: Expr, offset: Expr, length: int) -> None:
-        """Emit `length` values of k, at most those of a vector; after them x is 0, and weights are others."""
+        """Emit the products of `length` values of k, at most those of a vector.
+
+        After them, the vector of x has zeros, and that of the weights has weights of the next block.
+        """
         wide = self.packing.wide
         left = [
             halves_vector(self.x, "int16", base + x_offset, length)

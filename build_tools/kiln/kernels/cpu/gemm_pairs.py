@@ -167,9 +167,9 @@ class _PairTile:
             self._widen()
 
     def _reduce(self, loops: Sequence[Loop], x_offset: Expr, number: Expr) -> int:
-        """Emit the loops of a reduction; returns how many groups have been added since the sums were widened.
+        """Emit the loops of a reduction; returns the number of groups added since the sums were last widened.
 
-        `number`: of the run.
+        `number`: the number of the run.
         """
         if len(loops) == 1:
             return self._run(x_offset, number)
@@ -183,7 +183,7 @@ class _PairTile:
         return 0 if after_each else added * loop.extent
 
     def _run(self, x_offset: Expr, number: Expr) -> int:
-        """Emit one run; returns what `_reduce` does."""
+        """Emit one run; returns the number of groups added since the sums were last widened."""
         form = self.form
         whole, rest = divmod(form.run, form.group)
         first = bind(number * int64(form.groups_of_run))

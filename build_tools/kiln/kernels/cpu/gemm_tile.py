@@ -43,7 +43,7 @@ class Tile:
         return self.vectors * self.lanes * self.parts
 
     def lanes_of(self, columns: int) -> int:
-        """Lanes of a vector of which `columns` columns are left: a shorter vector where half would be empty.
+        """Lanes of the vector for the last `columns` columns: fewer where half of a vector would be empty.
 
         A 512-bit multiply-add is issued twice on processors with 256-bit units, and a shorter one is never
         slower: on Zen 4, 24 columns take 0.7 of the time of 32.

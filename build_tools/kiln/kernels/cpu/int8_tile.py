@@ -41,7 +41,7 @@ def choose_tile(method: str, machine: Machine, rows: int, columns: int, line: in
 
 
 def amx_tile(machine: Machine, amx: TileRegisters, rows: int, columns: int) -> Tile:
-    """The tile of a block of tile registers, or of what `rows` and `columns` fill of it."""
+    """The tile of a block of tile registers, or of the part of the block that `rows` and `columns` fill."""
     lanes = machine.lanes("int32")
     down, across = min(amx.down, rows // amx.rows), min(amx.across, ceil_div(columns, lanes))
     tile = Tile(down * amx.rows, across, lanes)

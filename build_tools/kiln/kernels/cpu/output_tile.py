@@ -64,7 +64,9 @@ class OutputTile:
 
 
 def stored_together(machine: Machine, result: str) -> int:
-    """The columns that are stored at once, where sums are int32 and results `result`; 0: those of a vector.
+    """The number of columns that are stored at once; 0: those of one vector of sums.
+
+    `result`: the type of the results; sums are int32.
 
     Sums that fill several vectors are narrowed to one vector of bytes by fewer instructions than each alone:
     on 64-bit ARM 3 for 16 bytes in place of 11.

@@ -119,7 +119,7 @@ class ThreadBlock:
         return array
 
     def over_lanes(self, array: Any, combine: Callable[[Expr, Expr], Expr]) -> None:
-        """Combine the two numbers of a lane with those of the other three that have its rows."""
+        """Combine the two numbers of a lane with those of the three other lanes that have the same rows."""
         for distance in (1, 2):
             for r in range(2):
                 store(array, [r], combine(array[r], _shuffled(array[r], distance)))
@@ -217,7 +217,10 @@ class ThreadBlock:
         self.each(self.tile.keys // 2, score)
 
     def weights(self, sums: Any, top: Any, weight: Any, factor: Any) -> None:
-        """Exponentials of the scores; `factor`: that of what was computed before, by row of the lane."""
+        """Replace the scores in `sums` by exponentials, relative to the greatest score so far (`top`, by row).
+
+        By row: `weight`: the exponentials' sum; `factor`: that of earlier results, as `top` has changed.
+        """
         used = self.local(2)
         self.each(2, lambda r: store(used, [r], top[r]))
         self.each(self.tile.keys // 2, lambda i: store(used, [_half(i)], tirx.max(used[_half(i)], sums[i])))
@@ -280,10 +283,7 @@ class ThreadBlock:
         self.each(count, element)
 
     def finite(self, greatest: Expr) -> Expr:
-        """The number that is subtracted from scores before the exponential: `greatest`, the greatest score.
-
-        0 where all scores are -inf, since -inf - -inf is NaN.
-        """
+        """The number that scores are relative to: `greatest`, or 0 if that is -inf: -inf - -inf is NaN."""
         nothing = greatest == tirx.const(_NO_SCORE, "float32")
         return tirx.Select(nothing, tirx.const(0, "float32"), greatest)
 

@@ -1,4 +1,4 @@
-"""Average pooling of integers: the sums of windows in int32, and what becomes of them.
+"""Average pooling of integers: the sums of windows in int32, and the averages computed from them.
 
 Windows are of 1 to 3 axes in any layout without blocks of channels, with gaps, and their number may be
 rounded up. Elements beyond the padding, which a window has where that is so, never count.

@@ -196,7 +196,7 @@ class ThresholdLine:
         return load(self.source, [*self.line, ramp(number * int64(LANES), LANES)])
 
     def _store_better(self, threshold: Any) -> None:
-        """Emit the storing of positions: of what is better than the threshold, and of equals up to `kept`."""
+        """Emit the stores of the positions of better elements, and of equal ones until there are `kept`."""
         limit = bind(load(threshold, [int64(0)]))
         filled, length = self._number_stored(), int64(self.length)
 

@@ -40,7 +40,7 @@ def serving_bucket(buckets: Sequence[Box], sizes: Mapping[str, int]) -> int | No
     return next((index for index, bucket in enumerate(buckets) if contains(bucket, sizes)), None)
 
 
-def points(buckets: Sequence[Box], index: int) -> list[Sizes]:
+def sample_sizes(buckets: Sequence[Box], index: int) -> list[Sizes]:
     """The least, an inner and the greatest sizes that bucket `index` serves, without duplicates.
 
     Empty where earlier buckets serve all sizes of the bucket. A bucket without dimensions has one entry, {}.

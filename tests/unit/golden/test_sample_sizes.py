@@ -8,7 +8,7 @@ import pytest
 from kiln.config.boxes import Box
 from kiln.config.dims import Segment
 from kiln.config.interface import Dimension
-from kiln.golden.points import Refusal, points, refusals, serving_bucket
+from kiln.golden.sample_sizes import Refusal, refusals, sample_sizes, serving_bucket
 
 
 def part(least: int, most: int, multiple: int = 1, strategy: Any = "range") -> Segment:
@@ -31,13 +31,13 @@ def bucket(name: str = "b", **dims: Segment) -> Box:
     ],
 )
 def test_least_inner_and_greatest(box: Segment, expected: list[int]) -> None:
-    found = [at["seq"] for at in points([bucket(seq=box)], 0)]
+    found = [at["seq"] for at in sample_sizes([bucket(seq=box)], 0)]
     assert found == expected
     assert all(size % box.multiple == 0 for size in found)
 
 
 def test_without_dimensions_there_is_one_point() -> None:
-    assert points([bucket()], 0) == [{}]
+    assert sample_sizes([bucket()], 0) == [{}]
 
 
 def test_corners_that_another_bucket_takes_are_left_to_it() -> None:
@@ -47,13 +47,13 @@ def test_corners_that_another_bucket_takes_are_left_to_it() -> None:
         bucket(seq=part(500, 512)),
         bucket("dynamic", seq=part(1, 512)),
     ]
-    assert [at["seq"] for at in points(buckets, 3)] == [2, 254, 499]
-    assert all(serving_bucket(buckets, at) == 3 for at in points(buckets, 3))
+    assert [at["seq"] for at in sample_sizes(buckets, 3)] == [2, 254, 499]
+    assert all(serving_bucket(buckets, at) == 3 for at in sample_sizes(buckets, 3))
 
 
 def test_a_bucket_that_others_cover_has_no_point() -> None:
     buckets = [bucket(seq=part(1, 10)), bucket(seq=part(11, 20)), bucket(seq=part(1, 20))]
-    assert points(buckets, 2) == []
+    assert sample_sizes(buckets, 2) == []
     assert serving_bucket(buckets, {"seq": 21}) is None
 
 
@@ -63,8 +63,8 @@ def test_several_dimensions_have_three_points() -> None:
         bucket(batch=part(8, 8), seq=part(512, 512)),
         bucket(batch=part(1, 8), seq=part(1, 512)),
     ]
-    assert points(buckets, 0) == [{"batch": 1, "seq": size} for size in (17, 41, 64)]
-    least, inner, greatest = points(buckets, 2)
+    assert sample_sizes(buckets, 0) == [{"batch": 1, "seq": size} for size in (17, 41, 64)]
+    least, inner, greatest = sample_sizes(buckets, 2)
     assert least == {"batch": 1, "seq": 1} and inner == {"batch": 5, "seq": 257}
     assert greatest == {"batch": 8, "seq": 511}
 
@@ -72,7 +72,7 @@ def test_several_dimensions_have_three_points() -> None:
 def test_many_buckets_over_three_dimensions_are_searched() -> None:
     buckets = [bucket(a=part(n, n), b=part(n, n), c=part(1, 64)) for n in range(1, 64)]
     buckets.append(bucket(a=part(1, 64), b=part(1, 64), c=part(1, 64)))
-    least, inner, greatest = points(buckets, 63)
+    least, inner, greatest = sample_sizes(buckets, 63)
     assert sum(least.values()) == 4 and sum(inner.values()) == 98
     assert greatest == {"a": 64, "b": 64, "c": 64}
     assert all(serving_bucket(buckets, at) == 63 for at in (least, inner, greatest))
