@@ -217,7 +217,7 @@ class ThreadBlock:
         self.each(self.tile.keys // 2, score)
 
     def weights(self, sums: Any, top: Any, weight: Any, factor: Any) -> None:
-        """Replace the scores in `sums` by exponentials, relative to the greatest score of a row so far (`top`).
+        """Replace the scores in `sums` by exponentials relative to `top`, the greatest score of a row so far.
 
         By row: `weight`: the exponentials' sum; `factor`: that of earlier results, as `top` has changed.
         """
