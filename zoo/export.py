@@ -38,6 +38,8 @@ def main(name: str, form: str, out: Path) -> int:
         print("has no dynamic dimension", file=sys.stderr)
         return 3
     module, inputs = chosen.make()
+    if is_dynamic:
+        inputs = of_two(chosen, inputs)
     module.eval()
     randomise(module)
     try:
@@ -50,6 +52,16 @@ def main(name: str, form: str, out: Path) -> int:
         return 3
     out.with_suffix(".yaml").write_text(describe(chosen, out, inputs, is_dynamic), encoding="utf-8")
     return 0
+
+
+def of_two(chosen: Entry, inputs: dict[str, Any]) -> dict[str, Any]:
+    """`inputs`, twice along each dynamic dimension of size 1: torch.export makes a size of 1 a constant."""
+    twice = dict(inputs)
+    for key, axes in chosen.axes.items():
+        for axis, text in axes.items():
+            if text.isidentifier() and inputs[key].shape[axis] == 1 and chosen.ranges[text][1] > 1:
+                twice[key] = twice[key].repeat_interleave(2, axis)
+    return twice
 
 
 def archive(chosen: Entry, module: Any, inputs: dict[str, Any], is_dynamic: bool, out: Path) -> None:

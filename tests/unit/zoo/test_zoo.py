@@ -10,6 +10,8 @@ from kiln.errors import KilnError
 
 from benchmarks import __main__ as benchmarks
 from zoo import __main__, environment, table
+from zoo.catalogue import Entry
+from zoo.export import of_two
 from zoo.record import Record, Result
 from zoo.run import Ended, call, state_of
 
@@ -121,3 +123,22 @@ def test_rows_of_models_that_were_not_run_here_stay() -> None:
     assert lines[2] == "| all | | 1 of 1 | 1 of 2 | | | 0.50 (mean) |  |"
     assert lines[3] == "| other | speech |  | ok |  | 7 |  |  |"
     assert lines[4] == "| net | text | ok | refused: a \\| b |  | 5 | 0.50 |  |"
+
+
+class _Tensor:
+    """What `of_two` uses of PyTorch's tensors."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+    def repeat_interleave(self, times: int, axis: int) -> _Tensor:
+        return _Tensor(*self.shape[:axis], self.shape[axis] * times, *self.shape[axis + 1 :])
+
+
+def test_examples_of_one_are_doubled_where_the_dimension_is_dynamic() -> None:
+    axes = {"x": {0: "batch", 1: "h", 2: "8*w"}, "y": {0: "batch"}, "z": {0: "one"}}
+    ranges = {"batch": (1, 4), "h": (1, 9), "w": (1, 3), "one": (1, 1)}
+    entry = Entry("net", "group", lambda: (None, {}), axes, ranges)
+    inputs = {"x": _Tensor(1, 5, 1), "y": _Tensor(1, 3), "z": _Tensor(1), "constant": _Tensor(1)}
+    doubled = {name: tensor.shape for name, tensor in of_two(entry, inputs).items()}
+    assert doubled == {"x": (2, 5, 1), "y": (2, 3), "z": (1,), "constant": (1,)}
