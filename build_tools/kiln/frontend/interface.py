@@ -49,7 +49,7 @@ def c_names(names: Iterable[str], fallback: str, used: set[str]) -> list[str]:
     identifiers = []
     for index, name in enumerate(names):
         base = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") or f"{fallback}_{index}"
-        if base[0].isdigit():
+        if base[0].isdigit() or base.startswith("kiln_"):  # the names of the runtime
             base = f"{fallback}_{base}"
         if base == "session" or not can_name_variable(base):
             base += "_"

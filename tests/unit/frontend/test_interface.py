@@ -23,6 +23,8 @@ from kiln.frontend.options import ImportOptions, bind_shape, from_config
         ("Class", "class_"),
         ("session", "session_"),
         ("__reserved", "reserved"),
+        ("kiln_session", "input_kiln_session"),
+        ("Kiln/run:0", "input_kiln_run_0"),
     ],
 )
 def test_c_name(name: str, expected: str) -> None:
