@@ -15,12 +15,15 @@ from kiln.frontend.quiet import quiet_stderr
 from kiln.lower.instructions import FROM_HALF, FROM_INTEGER, FROM_LONG, PRODUCT, ROOTS, TO_HALF, instructions
 from kiln.lower.schema import VariantFeatures
 
-# By value of a key of `vector`: LLVM's features whose instructions kernels then use. Of each row, one.
-_UNITS = {
-    "avx2": (("avx2",),), "avx512": (("avx512f",), ("avx512bw",)), "neon": (("neon",),),
-    "sve": (("sve",),), "rvv": (("v", "zve32x"),), "simd128": (("simd128",),), "mve": (("mve",),),
-    "dsp": (("dsp",),),
-    "sdot": (("dotprod",),), "i8mm": (("dotprod",), ("i8mm",)), "vnni": (("avx512vnni", "avxvnni"),),
+# By value of a key of `vector`, with `isa` before it where both matter: LLVM's features whose instructions
+# kernels then use. Of each row, one.
+_UNITS: dict[str | tuple[str, str], tuple[tuple[str, ...], ...]] = {
+    "sse4": (("ssse3",),), "avx2": (("avx2",),), "avx512": (("avx512f",), ("avx512bw",)),
+    "neon": (("neon",),), "sve": (("sve",),), "rvv": (("v", "zve32x"),), "simd128": (("simd128",),),
+    "mve": (("mve",),), "dsp": (("dsp",),),
+    "sdot": (("dotprod",),), "i8mm": (("dotprod",), ("i8mm",)),
+    ("sve", "sdot"): (),  # SVE has dot products of its own
+    "vnni": (("avx512vnni", "avxvnni"), ("avx512vl", "avxvnni")), ("avx512", "vnni"): (("avx512vnni",),),
     "amx": (("avx512vnni",), ("amx-int8",)),
 }  # fmt: skip
 # By architecture: LLVM's features with fused multiply-add. Every 64-bit Arm core has it.
@@ -109,14 +112,14 @@ def _check_profile(target: Target, where: str) -> None:
 def _check_unit(target: Target, where: str) -> None:
     """Raise KilnError, which begins with `where`, for a vector unit whose instructions the CPU lacks.
 
-    LLVM ends the process at an intrinsic that it cannot select.
+    LLVM ends the process at an intrinsic that it cannot select. Kernels on a GPU use none of the unit.
     """
+    if target.cuda is not None:
+        return
     has = _closure(target)
     for key in ("isa", "dot"):
         value = getattr(target.vector, key)
-        if (value, target.vector.isa) == ("sdot", "sve"):  # SVE has dot products of its own
-            continue
-        for row in _UNITS.get(value, ()):
+        for row in _UNITS.get((target.vector.isa, value), _UNITS.get(value, ())):
             if not has.intersection(row):
                 raise KilnError(
                     f"{where}: '{value}' needs LLVM's feature {' or '.join(row)}, which CPU '{target.cpu}' "

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from kiln.config import load_target
+from kiln.errors import KilnError
+from kiln.lower import target_check
 from kiln.lower.instructions import record
 from kiln.lower.target_trial import check_together
 
@@ -24,6 +26,7 @@ CASES: list[tuple[str, dict[str, object], str]] = [
     ("cortex_m4", {"features": ["+helium"]}, "LLVM knows no feature 'helium' for arm_m"),
     ("cortex_m4", {"cpu": "cortex-m3"}, "'dsp' needs LLVM's feature dsp, which CPU 'cortex-m3' with"),
     ("cortex_m55", {"features": ["-mve"]}, "'mve' needs LLVM's feature mve, which CPU 'cortex-m55' with"),
+    ("x86_64_v2", {"cpu": "x86-64"}, "'sse4' needs LLVM's feature ssse3, which CPU 'x86-64' with"),
     ("x86_64", {"cpu": "nehalem"}, "'avx2' needs LLVM's feature avx2, which CPU 'nehalem' with"),
     (
         "aarch64_a76",
@@ -64,6 +67,14 @@ def test_refused_in_one_line(tmp_path: Path) -> None:
         assert message in line
     assert not (tmp_path / "targets").exists()  # a failure is not remembered as a success
     assert list(scratch.iterdir()) == []  # also where LLVM ended the process
+
+
+def test_dot_products_need_those_of_the_vectors_length() -> None:
+    """A processor may have VNNI for 256 bits alone: LLVM cannot select the instruction for 512."""
+    target = load_target("x86_64").for_variant("v4_vnni")
+    target_check.check(target.model_copy(update={"variants": []}))
+    with pytest.raises(KilnError, match="'vnni' needs LLVM's feature avx512vnni, which CPU 'x86-64-v4'"):
+        target_check.check(target.model_copy(update={"variants": [], "features": ["+avxvnni"]}))
 
 
 def test_a_process_with_threads_does_not_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
