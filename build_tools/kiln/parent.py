@@ -20,11 +20,11 @@ def end_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, int(by))
 
 
-def end_with(parent: int) -> None:
-    """End this process when process `parent` ends, or now if it has ended, so that nothing is written later.
+def end_with(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
+    """End this process, by the signal `by`, when process `parent` ends, or now if it has ended already.
 
-    Does nothing outside of Linux.
+    Nothing is then written after the end of a build. Does nothing outside of Linux.
     """
-    end_with_parent()
+    end_with_parent(by)
     if sys.platform == "linux" and os.getppid() != parent:  # it ended before the kernel was told
-        os._exit(2)
+        os.kill(os.getpid(), by)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kiln.errors import KilnError
-from kiln.parent import end_with_parent
 from kiln.stage import Stage
 
-_BEGINNING = "from kiln.command_line.own_process import end_with; end_with"
 _STAGE = "from kiln.__main__ import main; sys.exit(main())"
 _COMMAND = "from kiln.command_line.__main__ import main; sys.exit(main())"
 _SECONDS_TO_END = 10
@@ -29,7 +26,8 @@ def kiln_program(words: Sequence[str]) -> list[str]:
 
 def _program(command: str, words: Sequence[str]) -> list[str]:
     package = str(Path(__file__).resolve().parents[2])
-    program = f"import sys; sys.path[0] = {package!r}; {_BEGINNING}({os.getpid()}); {command}"
+    ends_with = f"import signal; from kiln.parent import end_with; end_with({os.getpid()}, signal.SIGTERM)"
+    program = f"import sys; sys.path[0] = {package!r}; {ends_with}; {command}"
     return [sys.executable, "-c", program, *words]
 
 
@@ -41,13 +39,6 @@ def run_stage(stage: Stage) -> None:
         lines = [line for line in done.stderr.splitlines() if line.startswith("kiln: error: ")]
         crash = f"{name} ended with status {done.returncode}: {' '.join(done.stderr.split())[-300:]}"
         raise KilnError(lines[-1].removeprefix("kiln: error: ") if lines else crash)
-
-
-def end_with(parent: int) -> None:
-    """Have the system end this process by SIGTERM when the process `parent`, which started it, ends."""
-    end_with_parent(signal.SIGTERM)
-    if os.getppid() != parent:  # it has ended before
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def run_kiln(
