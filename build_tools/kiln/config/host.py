@@ -113,8 +113,9 @@ def _x86(flags: frozenset[str]) -> dict[str, Any]:
     level = next(name for name, required in LEVELS if required <= flags)
     wide = level == "x86-64-v4"
     avx = level in ("x86-64-v3", "x86-64-v4")
+    plain = level == "x86-64"  # without SSSE3, whose instructions kernels for vectors of SSE use
     tiles = wide and flags >= {"avx512_vnni", "amx_tile", "amx_int8"}
-    vnni = "avx_vnni" in flags or (wide and "avx512_vnni" in flags)
+    vnni = ("avx512_vnni" if wide else "avx_vnni") in flags
     extra = [
         llvm for kernel, llvm in _X86_EXTRA.items() if kernel in flags and (wide or kernel == "avx_vnni")
     ]
@@ -125,8 +126,8 @@ def _x86(flags: frozenset[str]) -> dict[str, Any]:
         "features": [f"+{name}" for name in extra] if avx else [],
         "arch": "x86_64",
         "vector": {
-            "isa": "avx512" if wide else "avx2" if avx else "sse4",
-            "bits": 512 if wide else 256 if avx else 128,
+            "isa": "avx512" if wide else "avx2" if avx else "none" if plain else "sse4",
+            "bits": 512 if wide else 256 if avx else 32 if plain else 128,
             "registers": 32 if wide else 16,
             "fma": avx,
             "dot": "amx" if tiles else "vnni" if vnni and avx else "none",

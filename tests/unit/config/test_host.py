@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import platform
+from typing import Any
 
 import pytest
 from kiln.config import Target, host, load_target
 from kiln.config.host import _V2, _V3, _V4, describe_host, read_flags, resolve_native
+from kiln.config.vector_unit import Vector
 from kiln.errors import KilnError
+from kiln.lower import target_check
 
 AMX = {"avx512_vnni", "amx_tile", "amx_int8"}
 
@@ -17,12 +20,13 @@ pytestmark = pytest.mark.skipif(platform.system() != "Linux", reason="the host t
 @pytest.mark.parametrize(
     ("flags", "cpu", "isa", "bits", "dot", "features"),
     [
-        (set(), "x86-64", "sse4", 128, "none", []),
+        (set(), "x86-64", "none", 32, "none", []),
         (_V2, "x86-64-v2", "sse4", 128, "none", []),
         (_V3, "x86-64-v3", "avx2", 256, "none", []),
         (_V3 - {"fma"}, "x86-64-v2", "sse4", 128, "none", []),
         (_V3 | {"avx_vnni"}, "x86-64-v3", "avx2", 256, "vnni", ["+avxvnni"]),
         (_V4, "x86-64-v4", "avx512", 512, "none", []),
+        (_V4 | {"avx_vnni"}, "x86-64-v4", "avx512", 512, "none", ["+avxvnni"]),
         (_V4 | {"avx512_vnni"}, "x86-64-v4", "avx512", 512, "vnni", ["+avx512vnni"]),
         (_V4 | AMX, "x86-64-v4", "avx512", 512, "amx", ["+avx512vnni", "+amx-int8"]),
         (_V4 | AMX - {"amx_int8"}, "x86-64-v4", "avx512", 512, "vnni", ["+avx512vnni"]),
@@ -35,6 +39,12 @@ def test_x86_levels(flags: set[str], cpu: str, isa: str, bits: int, dot: str, fe
     assert (facts["cpu"], facts["features"]) == (cpu, features)
     assert (facts["vector"]["isa"], facts["vector"]["bits"], facts["vector"]["dot"]) == (isa, bits, dot)
     assert facts["vector"]["fma"] is (bits > 128)
+    target_check.check(load_target("x86_64").model_copy(update=_typed(facts) | {"variants": []}))
+
+
+def _typed(facts: dict[str, Any]) -> dict[str, Any]:
+    """The values that LLVM's check reads, typed as those of a target."""
+    return {"cpu": facts["cpu"], "features": facts["features"], "vector": Vector(**facts["vector"])}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +83,7 @@ def test_host_target_runs_here() -> None:
     assert isinstance(target, Target)
     assert target.arch == {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     assert target.cache.l1d >= 8 << 10
-    if target.arch == "x86_64" and target.vector.isa != "sse4":
+    if target.arch == "x86_64" and target.vector.isa not in ("sse4", "none"):
         assert "avx2" in read_flags()
 
 
