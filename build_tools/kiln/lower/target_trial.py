@@ -22,7 +22,7 @@ from kiln.forks import threads
 from kiln.interpreter import module_command
 from kiln.lower.instructions import instructions, record
 from kiln.lower.llvm_target import tvm_target
-from kiln.lower.target_check import has_floats
+from kiln.lower.target_check import without_root
 from kiln.tir import abi
 from kiln.tir.builder import Argument, Kernel, define, load, store, vector
 
@@ -61,11 +61,12 @@ def _check(target: Target) -> None:
 def _check_floats(target: Target) -> None:
     """Raise KilnError where programs of the target's system keep floats in registers that its cores lack."""
     in_library = target.arch == "armv7" and not target.triple.endswith("hf")  # Arm's ABI for cores without
-    if target.deployment == "freestanding" or in_library or has_floats(target):
+    lacking = sorted(without_root(target))
+    if target.deployment == "freestanding" or in_library or not lacking:
         return
     raise KilnError(
         f"target '{target.name}': CPU '{target.cpu}' with features {target.features} has no instructions for "
-        f"floats, which programs for '{target.triple}' need (keys 'cpu' and 'features')"
+        f"{' and '.join(lacking)}, which programs for '{target.triple}' need (keys 'cpu' and 'features')"
     )
 
 

@@ -54,9 +54,15 @@ def test_of_features_that_are_switched(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_programs_that_pass_floats_in_registers_need_these() -> None:
-    for name, features in (("riscv64", RISCV), ("aarch64", ["-fp-armv8"])):
+    both = "float32 and float64"
+    cases = [
+        ("riscv64", RISCV, both),
+        ("riscv64", [*RISCV, "+f"], "float64"),
+        ("aarch64", ["-fp-armv8"], both),
+    ]
+    for name, features, lacking in cases:
         target = changed(name, {"features": features, "variants": []})
-        with pytest.raises(KilnError, match=f"'{name}'.* no instructions for floats, which programs"):
+        with pytest.raises(KilnError, match=f"'{name}'.* no instructions for {lacking}, which programs"):
             check_together(target)
     soft = {"triple": "armv7a-unknown-linux-gnueabi", "features": ["+soft-float"], "variants": []}
     _check_floats(changed("armv7", soft))
