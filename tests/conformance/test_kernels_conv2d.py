@@ -15,7 +15,7 @@ from kiln.lower.pipeline import Lowering, lower
 from tvm import relax
 
 from . import arithmetic
-from .lowered import Compiled, close, const, module, run, runnable
+from .lowered import Compiled, close, const, module, run, runnable, runnable_alone
 
 CHANNELS = (1, 2, 3, 7, 8, 16, 17, 24, 33)
 KERNELS = (1, 2, 3, 5, 7)
@@ -178,6 +178,45 @@ def test_half_empty_vectors_take_two_steps_at_a_time(
     _compare(cases, target_name, tmp_path)
     assert sum(taken) > 20
     assert sum(taken) < len(taken)
+
+
+# Padding so wide that kernels skip the taps that read it: strides, every side, several images, one line,
+# pixels that read nothing else, two panels of weights, and more lines than fit a part.
+WIDE = [
+    Case(1, 16, 16, 5, 20, (3, 3), 1, 12, 1, (12, 12, 12, 12)),
+    Case(2, 13, 17, 8, 33, (3, 3), 1, 9, 1, (9, 9, 9, 9)),
+    Case(1, 20, 19, 3, 7, (3, 3), 2, 11, 1, (11, 11, 11, 11)),
+    Case(1, 9, 14, 16, 24, (5, 4), 1, 5, 1, (20, 3, 0, 15)),
+    Case(1, 1, 50, 7, 17, (1, 3), 1, 40, 1, (0, 40, 0, 40)),
+    Case(1, 5, 6, 4, 9, (1, 1), 1, 1, 1, (7, 0, 8, 9)),
+    Case(3, 33, 33, 48, 64, (3, 3), 1, 24, 1, (24, 24, 24, 24)),
+]
+
+
+@pytest.mark.parametrize("target_name", ["x86_64", "x86_64_v2"])
+def test_wide_padding_is_skipped(target_name: str, tmp_path: Path) -> None:
+    """With an epilogue, and beside a reader of the same image with narrow padding, which is in place."""
+    rng = np.random.default_rng(12)
+    images = [rng.uniform(-1, 1, (c.batch, c.height, c.width, c.channels)).astype("f4") for c in WIDE]
+    kernels = [rng.uniform(-1, 1, (*c.kernel, c.channels, c.outputs)).astype("f4") for c in WIDE]
+    narrow = rng.uniform(-1, 1, (3, 3, 5, 6)).astype("f4")
+    beside = Case(1, 16, 16, 5, 6, (3, 3), 1, 1, 1, (1, 1, 1, 1))
+
+    def body(*xs: Any) -> list[Any]:
+        inputs = [relax.op.nn.relu(x) for x in xs]
+        convolutions = [_convolution(*entry) for entry in zip(WIDE, inputs, kernels, strict=True)]
+        results = [relax.op.nn.relu(relax.op.add(one, const(np.float32(0.5)))) for one in convolutions]
+        return [*results, _convolution(beside, inputs[0], narrow)]
+
+    mod = module([(image.shape, "float32") for image in images], body)
+    compiled = Compiled(mod, runnable_alone(target_name), tmp_path).load()
+    assert compiled.families.count("conv2d") == len(WIDE) + 1
+    assert compiled.families.count("border") == 1  # the narrow padding
+    *results, last = compiled.run(images)
+    for case, image, weights, result in zip(WIDE, images, kernels, results, strict=True):
+        sums = arithmetic.conv2d(np.maximum(image, 0), weights, case.stride, case.padding, case.dilation)
+        close(result, np.maximum(sums + 0.5, 0))
+    close(last, arithmetic.conv2d(np.maximum(images[0], 0), narrow, padding=beside.padding))
 
 
 def test_groups_are_a_loop(tmp_path: Path) -> None:

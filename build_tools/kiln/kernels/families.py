@@ -67,7 +67,7 @@ FAMILIES = [
     Family(conv2d_magnitudes.applies, conv2d_magnitudes.make, conv2d_magnitudes.pays),
     Family(conv2d_widened.applies, conv2d_widened.make, conv2d_widened.pays),
     Family(conv2d_pairs.applies, conv2d_pairs.make, conv2d_pairs.pays),
-    Family(conv2d.applies, conv2d.make),
+    Family(conv2d.pads_too, conv2d.make),
     Family(few_rows.applies, few_rows.make, few_rows.pays),
     Family(batch_matmul.applies, batch_matmul.make, batch_matmul.pays),
     Family(batch_matmul_int8.applies, batch_matmul_int8.make, batch_matmul_int8.pays),

@@ -166,7 +166,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("integer_weights", integer_weights, GPU),
         ("multipliers", partial(multipliers, lowering), CPU),
         ("pointwise", lambda mod: pointwise(mod, lowering.machine.isa), CPU),
-        ("padding", explicit_padding, CPU),  # a GPU's kernels compute the padding where they read an element
+        ("padding", partial(padding, lowering), CPU),  # a GPU's kernels pad where they read an element
         ("quantised", store_quantised),
         ("patches", partial(patches, lowering), CPU),
         *([] if lowering.precision == "fp32" else [("padded_channels", padded_channels, GPU)]),
@@ -213,6 +213,11 @@ def patches(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     mod, lowering.patched = in_patches(mod, lowering.ram_limit)
     freestanding = lowering.target is not None and lowering.target.deployment == "freestanding"
     return in_steps(mod) if freestanding else mod
+
+
+def padding(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
+    """Make the padding of convolutions separate operators, but for that which kernels skip."""
+    return explicit_padding(lowering.machine, mod)
 
 
 def pools(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import tvm
@@ -10,12 +11,32 @@ from tvm import relax, tirx
 
 from kiln.extents import shape_of
 from kiln.graph.bindings import CallRewriter, Rule, constant, count_uses, integers, operator, rewrite_calls
+from kiln.kernels.cpu.gemm_tile import choose_tile
+from kiln.kernels.cpu.skipped_taps import axes_of, pays
+from kiln.tir.builder import Machine
 
 
-def _pad_before_conv2d(rewriter: CallRewriter, call: relax.Call) -> Any:
+def _skips_taps(call: relax.Call, machine: Machine) -> bool:
+    """Whether the kernel of a conv2d (NHWC) on `machine` skips what reads padding."""
+    attrs, weights = call.attrs, constant(call.args[1])
+    sizes = [*shape_of(call.args[0])[1:3], *shape_of(call)[1:3]]
+    if weights is None or str(attrs.kernel_layout) != "HWIO" or not all(isinstance(n, int) for n in sizes):
+        return False
+    (height, width, *out), (top, left, bottom, right) = sizes, integers(attrs.padding)
+    if str(call.ty.dtype) != "float32" or weights.dtype != "float32" or int(attrs.groups) != 1:
+        return False
+    if weights.shape[:2] == (3, 3) and [*integers(attrs.strides), *integers(attrs.dilation)] == [1] * 4:
+        return False  # Winograd's kernels take fewer products
+    described = {name: integers(getattr(attrs, name)) for name in ("padding", "strides", "dilation")}
+    padded = [height + top + bottom, width + left + right]
+    tile = choose_tile(machine, out[0] * out[1], weights.shape[3])
+    return pays(*axes_of(padded, weights.shape, out, described), tile)
+
+
+def _pad_before_conv2d(machine: Machine, rewriter: CallRewriter, call: relax.Call) -> Any:
     attrs = call.attrs
     top, left, bottom, right = integers(attrs.padding)
-    if str(attrs.data_layout) != "NHWC" or not any((top, left, bottom, right)):
+    if str(attrs.data_layout) != "NHWC" or not any((top, left, bottom, right)) or _skips_taps(call, machine):
         return None
     widths = [0, 0, top, bottom, left, right, 0, 0]
     data = rewriter.emit(relax.op.nn.pad(call.args[0], widths, "constant", 0.0))
@@ -32,9 +53,12 @@ def _pad_before_conv2d(rewriter: CallRewriter, call: relax.Call) -> Any:
     )
 
 
-def explicit_padding(mod: tvm.IRModule) -> tvm.IRModule:
-    """Make the padding of each conv2d a separate op, so that its kernel reads without bounds checks."""
-    return rewrite_calls(mod, {"relax.nn.conv2d": _pad_before_conv2d})
+def explicit_padding(machine: Machine, mod: tvm.IRModule) -> tvm.IRModule:
+    """Make the padding of each conv2d a separate op, so that its kernel reads without bounds checks.
+
+    Padding that is wide for its image stays where kernels for `machine` skip it.
+    """
+    return rewrite_calls(mod, {"relax.nn.conv2d": partial(_pad_before_conv2d, machine)})
 
 
 def _keep(rewriter: CallRewriter, call: relax.Call) -> Any:

@@ -8,7 +8,9 @@ Schedule     Tile by kernels/cpu/gemm_tile.py. Each panel of weights is used for
              x exceeds the cache and the weights do not, for some of the tiles at a time (`part_of` in
              conv2d_schedule.py). Groups are a loop, the tasks where there is one for each core, else around
              each tile.
-Applies      NHWC/HWIO, no padding left in the op, constant weights, any stride and dilation; groups, unless
+             An operator with padding (lower/prepare.py leaves it where it is wide) is computed line by line
+             without the taps that read padding (skipped_taps.py).
+Applies      NHWC/HWIO, constant weights, any stride and dilation; groups, unless
              each has one output channel (see depthwise.py). float32, or (u)int8 with int32 sums.
 Accuracy     Sums run in order of (i, j, c): the error of plain summation in float32, exact in int32.
 """
@@ -34,7 +36,18 @@ from kiln.tir.fused import Fused, Nest
 
 
 def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool:
-    """Whether this family can compute the group that begins with `op`."""
+    """Whether this family can compute the group that begins with `op`, which reads an image with padding."""
+    return _computes(op, fused, anchor, constants) and not any(op["attrs"].get("padding", ()))
+
+
+def pads_too(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool:
+    """Whether this family can compute the group that begins with `op`, which may have the padding itself."""
+    padded = op["name"] == "nn.conv2d" and any(op["attrs"]["padding"])
+    is_float = str(anchor.buffer.dtype) == "float32"
+    return _computes(op, fused, anchor, constants) and (is_float or not padded)
+
+
+def _computes(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool:
     if len(fused.params) < 3 or 1 not in constants:
         return False
     x, weights = fused.params[0], fused.params[1]
@@ -46,7 +59,7 @@ def applies(op: OpInfo, fused: Fused, anchor: Nest, constants: set[int]) -> bool
         return False
     attrs = op["attrs"]
     one_channel = int(attrs["groups"]) == int(weights.shape[3]) and int(attrs["groups"]) > 1
-    return attrs["kernel_layout"] == "HWIO" and not any(attrs["padding"]) and not one_channel
+    return attrs["kernel_layout"] == "HWIO" and not one_channel
 
 
 def _packing(conv: Convolution, schedule: Schedule) -> Pack:

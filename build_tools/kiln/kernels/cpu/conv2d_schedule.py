@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import tvm
@@ -13,6 +14,7 @@ from kiln.kernels.cpu.gemm_dot import DotProduct
 from kiln.kernels.cpu.gemm_int8 import WHOLE, IntegerProduct, MatmulSize, integer_product, merged
 from kiln.kernels.cpu.gemm_pairs import PairProduct, pair_product
 from kiln.kernels.cpu.gemm_tile import Tile, choose_tile, pairs_pay, widening_tile, widens
+from kiln.kernels.cpu.skipped_taps import Segment, segments
 from kiln.tir.builder import Machine
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.symbols import ceil_div, is_dynamic
@@ -37,6 +39,7 @@ class Schedule:
     row_tiles: int  # most tiles of rows
     part: int  # tiles of rows in a part
     parts: Extent
+    segments: Sequence[Segment]  # of a line, where taps that read padding are skipped; else empty
     line_tiles: int  # most tiles of a line, if no tile goes from a line to the next; 0: tiles may do so
     by_group: bool  # whether a task is a group
     prefetch_distance: int  # in tile widths; 0: no prefetches
@@ -236,18 +239,21 @@ def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine)
     integer = _integer(conv, fused, anchor, machine)
     row_bytes = conv.stride_w * conv.pitch * 4  # bytes between rows of x, except at the ends of image lines
     choice = conv.choice(machine) if accumulator == "float32" else HEURISTICS
-    own_lines = False
+    own_lines = conv.axes is not None
     if integer:
         tile = integer.tile
     elif widens(machine, [str(x.dtype), str(weights.dtype)], accumulator):
         tile = widening_tile(machine, most_rows, conv.columns)
     else:
         tile = choose_tile(machine, most_rows, conv.columns, choice.tile, row_bytes)
-        if not choice.tile:
+        if not choice.tile and not own_lines:
             tile, own_lines = in_lines(conv, tile, machine)
     panels, widths = ceil_div(conv.columns, tile.columns), ceil_div(conv.columns, tile.width)
     group_weights = panels * (integer.panel_bytes if integer else conv.terms * tile.columns)
     line_tiles = ceil_div(fused.ranges.greatest(conv.out_w), tile.rows) if own_lines else 0
+    line_segments = segments(conv.axes[1], tile.rows) if conv.axes else []
+    if line_segments:
+        line_tiles = line_segments[-1].tile + line_segments[-1].tiles
     row_tiles = fused.ranges.greatest(conv.lines) * line_tiles or ceil_div(most_rows, tile.rows)
     shared = machine.shares(conv.macs // tile.lanes)
     cores = machine.cores if shared else 1
@@ -277,6 +283,7 @@ def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine)
         row_tiles=row_tiles,
         part=part_tiles,
         parts=parts,
+        segments=line_segments,
         line_tiles=line_tiles,
         by_group=by_group,
         prefetch_distance=_prefetch_distance(choice, most_rows, accumulator),

@@ -13,7 +13,9 @@ from kiln.kernels.cpu.conv2d_schedule import Schedule
 from kiln.kernels.cpu.convolution import Convolution, Row
 from kiln.kernels.cpu.gemm import product
 from kiln.kernels.cpu.gemm_prefetch import PanelPrefetch, prefetch_later, prefetch_panels
+from kiln.kernels.cpu.gemm_tile import Loop
 from kiln.kernels.cpu.output_tile import Finish, OutputTile, TileOperands
+from kiln.kernels.cpu.skipped_taps import Segment
 from kiln.tir.builder import bind, divide, int64, modulo, serial
 from kiln.tir.symbols import ceil_div
 from kiln.tir.tiled_loops import blocks, task_blocks, tasks_of
@@ -88,31 +90,60 @@ class TileLoops:
         line = bind(line)
         first_index = line * int64(self.schedule.line_tiles)
 
+        for segment in self.schedule.segments:
+            loops = conv.loops_of(line, segment.taps)
+
+            def part(pixel: Expr, count: int, segment: Segment = segment, loops: list[Loop] = loops) -> None:
+                index = first_index + int64(segment.tile) + divide(pixel, segment.rows)
+                pixels = conv.pixels(line, pixel + int64(segment.first), count)
+                self._tiles(pixels, index, first_column, columns, group, loops)
+
+            blocks(segment.pixels, segment.rows, part)
+
         def tile(pixel: Expr, count: int) -> None:
             index = first_index + divide(pixel, rows)
-            self._tiles(conv.pixels(line, pixel, count), index, first_column, columns, group)
+            self._tiles(conv.pixels(line, pixel, count), index, first_column, columns, group, conv.loops())
 
-        blocks(conv.out_w, rows, tile)
+        if not self.schedule.segments:
+            blocks(conv.out_w, rows, tile)
 
     def _tile_at(
         self, first_row: Expr, count: int, first_column: Expr, columns: int, group: Expr | None = None
     ) -> None:
         """Emit one tile: `count` rows from `first_row`, `columns` columns of `group`, or of each group."""
         rows = [bind(first_row + int64(i)) for i in range(count)]
-        self._tiles(rows, divide(first_row, self.schedule.tile.rows), first_column, columns, group)
+        index = divide(first_row, self.schedule.tile.rows)
+        self._tiles(rows, index, first_column, columns, group, self.conv.loops())
 
     def _tiles(
-        self, rows: Sequence[Row], index: Expr, first_column: Expr, columns: int, group: Expr | None
+        self,
+        rows: Sequence[Row],
+        index: Expr,
+        first_column: Expr,
+        columns: int,
+        group: Expr | None,
+        loops: Sequence[Loop],
     ) -> None:
         """Emit tile `index`, as `_tile` does, of `group` or of each group."""
         if group is not None or self.conv.groups == 1:
-            self._tile(rows, index, first_column, columns, int64(0) if group is None else group)
+            self._tile(rows, index, first_column, columns, int64(0) if group is None else group, loops)
             return
         with serial(self.conv.groups) as group_index:
-            self._tile(rows, index, first_column, columns, group_index)
+            self._tile(rows, index, first_column, columns, group_index, loops)
 
-    def _tile(self, rows: Sequence[Row], index: Expr, first_column: Expr, columns: int, group: Expr) -> None:
-        """Emit tile `index` of `group`: the output pixels `rows`, `columns` columns from `first_column`."""
+    def _tile(
+        self,
+        rows: Sequence[Row],
+        index: Expr,
+        first_column: Expr,
+        columns: int,
+        group: Expr,
+        loops: Sequence[Loop],
+    ) -> None:
+        """Emit tile `index` of `group`: the output pixels `rows`, `columns` columns from `first_column`.
+
+        `loops`: the reduction.
+        """
         conv, tile, integer = self.conv, self.schedule.tile, self.schedule.integer
         bases = conv.bases(rows, group, tile.rows)
         panel = bind(divide(first_column, tile.columns) + group * int64(self.schedule.panels))
@@ -125,7 +156,7 @@ class TileLoops:
             return
         prefetch = self._prefetch(panel, index, first_column, inside)
         paired = self.schedule.paired and columns < tile.columns
-        product(tile, out, operands, conv.loops(), self.schedule.accumulator, prefetch, paired)
+        product(tile, out, operands, loops, self.schedule.accumulator, prefetch, paired)
 
     def _prefetch(
         self, panel: Expr, index: Expr, first_column: Expr, inside: Expr | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -10,6 +11,7 @@ from tvm.ir import Expr
 
 from kiln.extents import Extent, extent
 from kiln.kernels.cpu.gemm_tile import Loop
+from kiln.kernels.cpu.skipped_taps import Axis, axes_of
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import Machine, bind, divide, int64, modulo, unravel
 from kiln.tir.fused import Fused, Nest
@@ -32,6 +34,8 @@ Row: TypeAlias = Expr | Pixel
 class Convolution:
     """Sizes of one convolution (or dense layer), from its op info and its buffers."""
 
+    axes: tuple[Axis, Axis] | None
+
     def __init__(self, op: OpInfo, fused: Fused, anchor: Nest) -> None:
         self.ranges = fused.ranges
         x, weights = fused.params[:2]
@@ -43,7 +47,11 @@ class Convolution:
             x_shape, k_shape = [1, 1, rows, x_shape[-1]], [1, 1, *k_shape]
             attrs = {"strides": [1, 1], "dilation": [1, 1], "groups": 1}
         self.is_layer = op["name"] == "matmul"
-        self._set(x_shape, k_shape, [1, x_shape[2]] if self.is_layer else anchor.extents[1:3], attrs)
+        out = [1, x_shape[2]] if self.is_layer else anchor.extents[1:3]
+        self._set(x_shape, k_shape, out, attrs)
+        if any(attrs.get("padding", ())):
+            # The first nest pads. It has the sizes of the image, also of one that is a part of x.
+            self.axes = axes_of([int(size) for size in fused.nests[0].extents[1:3]], k_shape, out, attrs)
 
     @classmethod
     def of_sizes(
@@ -84,6 +92,8 @@ class Convolution:
         self.out_h: Extent
         self.out_w: Extent
         self.out_h, self.out_w = out
+        # Of an image without padding, of which each line reads some of the kernel's rows; None: it has none.
+        self.axes = None
         self.rows: Extent = self.ranges.product([self.batch, self.out_h, self.out_w])
         self.columns = self.out_channels // self.groups
 
@@ -93,6 +103,22 @@ class Convolution:
             Loop(self.kernel_h, self.dilation_h * self.width * self.pitch),
             Loop(self.kernel_w, self.dilation_w * self.pitch),
             Loop(self.depth, 1),
+        ]
+
+    def loops_of(self, line: Expr, columns: range) -> list[Loop]:
+        """`loops` over the kernel rows that output line `line` reads inside its image, and over `columns`.
+
+        Lines are counted over all images.
+        """
+        assert self.axes is not None
+        over_rows, over_columns, over_channels = self.loops()
+        single_image = self.ranges.same(self.batch, 1)
+        first, count = self.axes[0].alive_at(line if single_image else modulo(line, self.out_h))
+        inside = (bind(first), bind(count))
+        return [
+            replace(over_rows, part=inside),
+            replace(over_columns, part=(columns.start, len(columns))),
+            over_channels,
         ]
 
     def pixel(self, row: Row) -> Pixel:
@@ -118,8 +144,10 @@ class Convolution:
     def base(self, row: Row, group: Expr) -> Expr:
         """Offset in x of the first element of `group` that output row `row` reads."""
         n, h, w = self.pixel(row)
-        line = (n * int64(self.height) + h * int64(self.stride_h) + int64(self.top)) * int64(self.width)
-        column = w * int64(self.stride_w) + int64(self.left)
+        above, before = (axis.pad for axis in self.axes) if self.axes else (0, 0)
+        line = n * int64(self.height) + h * int64(self.stride_h) + int64(self.top - above)
+        line = line * int64(self.width)
+        column = w * int64(self.stride_w) + int64(self.left - before)
         return (line + column) * int64(self.pitch) + group * int64(self.depth)
 
     def bases(self, rows: Sequence[Row], group: Expr, tile_rows: int) -> list[Expr]:

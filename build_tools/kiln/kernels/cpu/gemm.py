@@ -201,7 +201,11 @@ def _reduce(
         return
     loop, *inner = loops
     extent, stride = int64(loop.extent), int64(loop.x_stride)
-    if loop.extent == 1:
+    if loop.part is not None:
+        first, count = loop.part
+        with serial(count, first) as k:
+            _reduce(inner, x_offset + k * stride, step * extent + k, add, weights, fetch)
+    elif loop.extent == 1:
         _reduce(inner, x_offset, step, add, weights, fetch)
     elif fetch is not None and all(inner_loop.extent == 1 for inner_loop in inner):
         with serial(loop.extent // fetch.steps) as block:

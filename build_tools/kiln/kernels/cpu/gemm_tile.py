@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from tvm.ir import Expr
 
 from kiln.config.sizes import ceil_div
 from kiln.tir.builder import (
@@ -235,7 +236,11 @@ def pack(weights: Array, tile: Tile, paired: bool = False) -> Array:
 
 @dataclass(frozen=True)
 class Loop:
-    """One loop of the reduction: `extent` iterations, each `x_stride` elements of x after the one before."""
+    """One loop of the reduction: `extent` iterations, each `x_stride` elements of x after the one before.
+
+    `part`: the first of the iterations that are computed, and their number; None: all of them.
+    """
 
     extent: int
     x_stride: int
+    part: tuple[int | Expr, int | Expr] | None = None
