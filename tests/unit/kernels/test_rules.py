@@ -118,7 +118,7 @@ def test_blocks_hold_every_tile_and_divide_among_cores() -> None:
         form = _form(size, 64, 64, machine)
         assert form is not None
         tiles = tiles_of(_square(size, 64, 64), form.m)
-        assert form.block * form.tasks * form.rounds >= tiles
+        assert form.block * form.tasks * form.blocks_per_task >= tiles
         assert form.staged or form.tasks <= machine.cores
     alone = _form(56, 64, 64, _machine("x86_64", threads="none"))
     assert alone is not None

@@ -7,15 +7,15 @@ import itertools
 import pytest
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.gemm_tile import Tile
-from kiln.kernels.cpu.skipped_taps import Axis, pays, segments
+from kiln.kernels.cpu.skipped_taps import WindowAxis, pays, segments
 from tvm import sym, tirx
 
 TILE = Tile(14, 2, 16)
 
 
-def _axis(size: int, taps: int, stride: int, dilation: int, pads: tuple[int, int]) -> Axis:
+def _axis(size: int, taps: int, stride: int, dilation: int, pads: tuple[int, int]) -> WindowAxis:
     out = (size + sum(pads) - (taps - 1) * dilation - 1) // stride + 1
-    return Axis(size, taps, out, stride, dilation, pads[0])
+    return WindowAxis(size, taps, out, stride, dilation, pads[0])
 
 
 AXES = [

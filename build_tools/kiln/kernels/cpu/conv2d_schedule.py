@@ -14,7 +14,7 @@ from kiln.kernels.cpu.gemm_dot import DotProduct
 from kiln.kernels.cpu.gemm_int8 import WHOLE, IntegerProduct, MatmulSize, integer_product, merged
 from kiln.kernels.cpu.gemm_pairs import PairProduct, pair_product
 from kiln.kernels.cpu.gemm_tile import Tile, choose_tile, pairs_pay, widening_tile, widens
-from kiln.kernels.cpu.skipped_taps import Segment, segments
+from kiln.kernels.cpu.skipped_taps import LineSegment, segments
 from kiln.tir.builder import Machine
 from kiln.tir.fused import Fused, Nest
 from kiln.tir.symbols import ceil_div, is_dynamic
@@ -39,7 +39,7 @@ class Schedule:
     row_tiles: int  # most tiles of rows
     part: int  # tiles of rows in a part
     parts: Extent
-    segments: Sequence[Segment]  # of a line, where taps that read padding are skipped; else empty
+    segments: Sequence[LineSegment]  # of a line, where taps that read padding are skipped; else empty
     line_tiles: int  # most tiles of a line, if no tile goes from a line to the next; 0: tiles may do so
     by_group: bool  # whether a task is a group
     prefetch_distance: int  # in tile widths; 0: no prefetches

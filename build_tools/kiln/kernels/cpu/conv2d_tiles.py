@@ -15,7 +15,7 @@ from kiln.kernels.cpu.gemm import product
 from kiln.kernels.cpu.gemm_prefetch import PanelPrefetch, prefetch_later, prefetch_panels
 from kiln.kernels.cpu.gemm_tile import Loop
 from kiln.kernels.cpu.output_tile import Finish, OutputTile, TileOperands
-from kiln.kernels.cpu.skipped_taps import Segment
+from kiln.kernels.cpu.skipped_taps import LineSegment
 from kiln.tir.builder import bind, divide, int64, modulo, serial
 from kiln.tir.symbols import ceil_div
 from kiln.tir.tiled_loops import blocks, task_blocks, tasks_of
@@ -93,7 +93,9 @@ class TileLoops:
         for segment in self.schedule.segments:
             loops = conv.loops_of(line, segment.taps)
 
-            def part(pixel: Expr, count: int, segment: Segment = segment, loops: list[Loop] = loops) -> None:
+            def part(
+                pixel: Expr, count: int, segment: LineSegment = segment, loops: list[Loop] = loops
+            ) -> None:
                 index = first_index + int64(segment.tile) + divide(pixel, segment.rows)
                 pixels = conv.pixels(line, pixel + int64(segment.first), count)
                 self._tiles(pixels, index, first_column, columns, group, loops)

@@ -11,7 +11,7 @@ from tvm.ir import Expr
 
 from kiln.extents import Extent, extent
 from kiln.kernels.cpu.gemm_tile import Loop
-from kiln.kernels.cpu.skipped_taps import Axis, axes_of
+from kiln.kernels.cpu.skipped_taps import WindowAxis, axes_of
 from kiln.opinfo.attach import OpInfo
 from kiln.tir.builder import Machine, bind, divide, int64, modulo, unravel
 from kiln.tir.fused import Fused, Nest
@@ -34,7 +34,7 @@ Row: TypeAlias = Expr | Pixel
 class Convolution:
     """Sizes of one convolution (or dense layer), from its op info and its buffers."""
 
-    axes: tuple[Axis, Axis] | None
+    axes: tuple[WindowAxis, WindowAxis] | None
 
     def __init__(self, op: OpInfo, fused: Fused, anchor: Nest) -> None:
         self.ranges = fused.ranges

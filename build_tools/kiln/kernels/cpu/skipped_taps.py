@@ -27,7 +27,7 @@ _FEWEST_SUMS = 8
 
 
 @dataclass(frozen=True)
-class Axis:
+class WindowAxis:
     """One axis of a convolution: the sizes of the image, of the kernel and of the result, and the steps.
 
     `pad`: elements of padding before the image.
@@ -57,7 +57,7 @@ class Axis:
 
 def axes_of(
     padded: Sequence[int], kernel: Sequence[int], out: Sequence[Extent], attrs: Mapping[str, Any]
-) -> tuple[Axis, Axis]:
+) -> tuple[WindowAxis, WindowAxis]:
     """The axes of the lines and columns of a convolution (NHWC, HWIO).
 
     `padded`: height and width of the image with its padding; `kernel`: those of the kernel first; `out`:
@@ -65,7 +65,7 @@ def axes_of(
     """
     padding = [int(width) for width in attrs["padding"]]
     lines, columns = (
-        Axis(
+        WindowAxis(
             padded[axis] - padding[axis] - padding[axis + 2], int(kernel[axis]), int(out[axis]),
             int(attrs["strides"][axis]), int(attrs["dilation"][axis]), padding[axis],
         )
@@ -75,7 +75,7 @@ def axes_of(
 
 
 @dataclass(frozen=True)
-class Segment:
+class LineSegment:
     """`pixels` adjacent pixels of a line, from `first` on, of which all read the kernel columns `taps`.
 
     They are computed in tiles of `rows` pixels, of which the first is tile `tile` of the line.
@@ -93,9 +93,9 @@ class Segment:
         return ceil_div(self.pixels, self.rows)
 
 
-def segments(axis: Axis, rows: int) -> list[Segment]:
+def segments(axis: WindowAxis, rows: int) -> list[LineSegment]:
     """The segments of a line of `axis`, with tiles of about equal height, at most `rows`."""
-    found: list[Segment] = []
+    found: list[LineSegment] = []
     first = 0
     for position in range(1, axis.out + 1):
         taps = axis.alive(first)
@@ -103,7 +103,7 @@ def segments(axis: Axis, rows: int) -> list[Segment]:
             pixels = position - first
             height = ceil_div(pixels, ceil_div(pixels, rows))
             tile = found[-1].tile + found[-1].tiles if found else 0
-            found.append(Segment(first, pixels, taps, height, tile))
+            found.append(LineSegment(first, pixels, taps, height, tile))
             first = position
     return found
 
@@ -112,12 +112,12 @@ def _sums(pixels: int, tile: Tile) -> int:
     return max(_FEWEST_SUMS, pixels * tile.vectors * tile.adjacent)
 
 
-def _heights(segment: Segment) -> Iterator[int]:
+def _heights(segment: LineSegment) -> Iterator[int]:
     for first in range(0, segment.pixels, segment.rows):
         yield min(segment.rows, segment.pixels - first)
 
 
-def pays(lines: Axis, columns: Axis, tile: Tile) -> bool:
+def pays(lines: WindowAxis, columns: WindowAxis, tile: Tile) -> bool:
     """Whether a convolution is faster in segments than on a padded image, in tiles of at most `tile`.
 
     Measured on Zen 4 in DeepLab's pyramid, images of 33x33 pixels with 960 channels: 0.66 of the time with a
