@@ -59,15 +59,19 @@ def _check(target: Target) -> None:
 
 
 def _check_floats(target: Target) -> None:
-    """Raise KilnError where programs of the target's system keep floats in registers that its cores lack."""
-    in_library = target.arch == "armv7" and not target.triple.endswith("hf")  # Arm's ABI for cores without
-    lacking = sorted(without_root(target))
-    if target.deployment == "freestanding" or in_library or not lacking:
-        return
-    raise KilnError(
-        f"target '{target.name}': CPU '{target.cpu}' with features {target.features} has no instructions for "
-        f"{' and '.join(lacking)}, which programs for '{target.triple}' need (keys 'cpu' and 'features')"
-    )
+    """Raise KilnError where the ABI of the target's triple keeps floats in registers that its cores lack."""
+    if target.deployment == "freestanding":  # RISC-V's ABI follows from the features
+        needed = {"float32"} if target.triple.endswith("hf") else set()
+    else:
+        in_library = target.arch == "armv7" and not target.triple.endswith("hf")
+        needed = set() if in_library else {"float32", "float64"}
+    lacking = sorted(needed & without_root(target))
+    if lacking:
+        raise KilnError(
+            f"target '{target.name}': CPU '{target.cpu}' with features {target.features} has no instructions "
+            f"for {' and '.join(lacking)}, which programs for '{target.triple}' need (keys 'triple', 'cpu' "
+            "and 'features')"
+        )
 
 
 def _trial_fork(target: Target) -> tuple[int, str]:

@@ -59,13 +59,19 @@ def test_programs_that_pass_floats_in_registers_need_these() -> None:
         ("riscv64", RISCV, both),
         ("riscv64", [*RISCV, "+f"], "float64"),
         ("aarch64", ["-fp-armv8"], both),
+        ("cortex_m33", ["-fp-armv8d16sp", "-vfp2sp"], "float32"),
     ]
     for name, features, lacking in cases:
         target = changed(name, {"features": features, "variants": []})
         with pytest.raises(KilnError, match=f"'{name}'.* no instructions for {lacking}, which programs"):
             check_together(target)
-    soft = {"triple": "armv7a-unknown-linux-gnueabi", "features": ["+soft-float"], "variants": []}
-    _check_floats(changed("armv7", soft))
+    soft: dict[str, Any] = {
+        "triple": "armv7a-unknown-linux-gnueabi",
+        "features": ["+soft-float"],
+        "variants": [],
+    }
+    for name, keys in (("armv7", soft), CASES[1][:2]):
+        _check_floats(changed(name, keys))
 
 
 def test_a_damaged_record_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
