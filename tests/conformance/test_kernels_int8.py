@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kiln.kernels.cpu.gemm_int8 import MatmulSize, integer_product, magnitude, merged
-from kiln.kernels.cpu.gemm_tile import Loop
+from kiln.kernels.cpu.gemm_tile import Loop, doubled_tile, doubles
 from kiln.kernels.cpu.int8_packing import GROUP
 from kiln.lower.pipeline import machine_of
 from kiln.tir.builder import Machine
@@ -53,6 +53,31 @@ def test_sums_are_exact(name: str, grid: str, tmp_path: Path) -> None:
             expression_of(case, next(rest), next(rest) if case.runtime else w)
             for case, (_, w) in zip(cases, data, strict=True)
         ]
+
+    mod = module([(one.shape, one.dtype.name) for one in given], body)
+    expected = [sums_of(case, *item) for case, item in zip(cases, data, strict=True)]
+    wrong = differing(name, mod, [(*item, want) for item, want in zip(data, expected, strict=True)], tmp_path)
+    assert not [cases[number] for number in wrong]
+
+
+def test_two_rows_in_one_register(tmp_path: Path) -> None:
+    """64-bit cores without vectors: the sums of two rows at their ends, and of an odd number of rows."""
+    name, machine = "rv64gc", _machine("rv64gc")
+    assert doubles(machine, ["uint8", "int8"], "int32", 2)
+    assert not doubles(machine, ["float32", "float32"], "float32", 2)
+    assert doubled_tile(machine, 5, 30).rows == 4
+    cases = [
+        Case((5, 700), (700, 6), "uint8", x="most", w="least_of_all"),
+        Case((3, 700), (700, 5), "int8", x="least", w="least_of_all"),
+        Case((1, 5, 4, 7), (3, 2, 7, 9), "uint8", w="wide"),
+        Case((1, 6, 5, 6), (2, 2, 3, 10), "int8", stride=2, groups=2),
+        Case((2, 9), (9, 12), "int8", w="int16"),
+    ]
+    data = [data_of(case, seed) for seed, case in enumerate(cases)]
+    given = [x for x, _ in data]
+
+    def body(*inputs: Any) -> list[Any]:
+        return [expression_of(case, x, w) for case, x, (_, w) in zip(cases, inputs, data, strict=True)]
 
     mod = module([(one.shape, one.dtype.name) for one in given], body)
     expected = [sums_of(case, *item) for case, item in zip(cases, data, strict=True)]

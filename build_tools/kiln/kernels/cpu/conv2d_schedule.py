@@ -13,7 +13,15 @@ from kiln.kernels.cpu.convolution import Convolution
 from kiln.kernels.cpu.gemm_dot import DotProduct
 from kiln.kernels.cpu.gemm_int8 import WHOLE, IntegerProduct, MatmulSize, integer_product, merged
 from kiln.kernels.cpu.gemm_pairs import PairProduct, pair_product
-from kiln.kernels.cpu.gemm_tile import Tile, choose_tile, pairs_pay, widening_tile, widens
+from kiln.kernels.cpu.gemm_tile import (
+    Tile,
+    choose_tile,
+    doubled_tile,
+    doubles,
+    pairs_pay,
+    widening_tile,
+    widens,
+)
 from kiln.kernels.cpu.skipped_taps import LineSegment, segments
 from kiln.tir.builder import Machine
 from kiln.tir.fused import Fused, Nest
@@ -244,6 +252,8 @@ def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine)
         tile = integer.tile
     elif widens(machine, [str(x.dtype), str(weights.dtype)], accumulator):
         tile = widening_tile(machine, most_rows, conv.columns)
+    elif doubles(machine, [str(x.dtype), str(weights.dtype)], accumulator, most_rows):
+        tile = doubled_tile(machine, most_rows, conv.columns)
     else:
         tile = choose_tile(machine, most_rows, conv.columns, choice.tile, row_bytes)
         if not choice.tile and not own_lines:

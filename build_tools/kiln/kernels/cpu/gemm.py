@@ -30,6 +30,8 @@ from kiln.kernels.cpu.panel_sums import adjacent_lefts
 from kiln.tir.builder import bind, divide, int64, load, registers, serial, store, vector
 from kiln.tir.vector_expr import ramp
 
+_HALF_WORD = 32  # bits
+
 
 def opaque_half(value: Expr) -> Expr:
     """An 8-bit value widened to 16 bits in a way that LLVM does not narrow again.
@@ -148,6 +150,37 @@ class _TileSums:
             out.store(row, lanes, sums_of(number))
 
 
+@dataclass(frozen=True)
+class _DoubledSums(_TileSums):
+    """Sums of two rows in one register of 64 bits (`doubled_tile`): a buffer of `sums` for each pair of rows.
+
+    The last of an odd number of rows is alone in its register.
+    """
+
+    def step(self, x_offset: Expr, step: Expr) -> None:
+        """Emit one step of k."""
+        lefts = [tirx.Cast("int64", load(self.operands.x, [base + x_offset])) for base in self.operands.bases]
+        pairs = [lefts[row : row + 2] for row in range(0, len(lefts), 2)]
+        both = [bind(pair[0] + (pair[1] << int64(_HALF_WORD)) if pair[1:] else pair[0]) for pair in pairs]
+        self._add(both, step)
+
+    def finish(self, out: OutputTile, paired: bool) -> None:
+        """Emit the epilogue and the store of every sum."""
+
+        def sums_of(number: int) -> Callable[[int, int, Expr], Expr]:
+            def sums(v: int, offset: int, lane: Expr) -> Expr:
+                total = load(self.sums[number // 2], [int64(v), int64(offset) + lane])
+                low = tirx.Cast("int32", total)
+                if number % 2 == 0:
+                    return low
+                return tirx.Cast("int32", (total - tirx.Cast("int64", low)) >> int64(_HALF_WORD))
+
+            return sums
+
+        for number, row in enumerate(out.rows):
+            out.store(row, self.tile.lanes, sums_of(number))
+
+
 def product(
     tile: Tile,
     out: OutputTile,
@@ -164,11 +197,14 @@ def product(
     """
     lanes, columns, rows = tile.lanes, out.columns, out.rows
     vectors, depth = ceil_div(columns, lanes), math.prod(loop.extent for loop in loops)
+    form, buffers = _TileSums, len(rows)
+    if tile.doubled:
+        form, buffers, accumulator = _DoubledSums, ceil_div(len(rows), 2), "int64"
     # One buffer per row: TVM puts buffers of more than 1 KiB, such as the whole tile on AVX-512, on the heap.
-    sums = [registers([vectors, lanes], accumulator) for _ in rows]
+    sums = [registers([vectors, lanes], accumulator) for _ in range(buffers)]
     first_weight = operands.panel * int64(depth * tile.columns)
     widths = [lanes if paired else tile.lanes_of(columns - v * lanes) for v in range(vectors)]
-    tile_sums = _TileSums(tile, sums, widths, operands, first_weight, depth, accumulator)
+    tile_sums = form(tile, sums, widths, operands, first_weight, depth, accumulator)
     tile_sums.clear()
     if operands.inside is not None:
         first_weight = first_weight + operands.inside

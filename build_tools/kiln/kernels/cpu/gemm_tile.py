@@ -26,7 +26,8 @@ class Tile:
     packing of weights depends on the panel alone: kernels for one row and for many rows share weights, and so
     do processors with vectors of different widths. `halves`: see `widening_tile`. `shortest`: fewest lanes of
     a vector that is not needed as a whole (`lanes_of`); 0: all vectors are whole. `left_steps`: steps of k
-    whose left operands one load per row fetches, if they are adjacent in memory.
+    whose left operands one load per row fetches, if they are adjacent in memory. `doubled`: see
+    `doubled_tile`.
     """
 
     rows: int
@@ -37,6 +38,7 @@ class Tile:
     halves: bool = False
     shortest: int = 0
     left_steps: int = 1
+    doubled: bool = False
 
     @property
     def columns(self) -> int:
@@ -151,6 +153,30 @@ def adds_halves(dtypes: Sequence[str], accumulator: str) -> bool:
 def widens(machine: Machine, dtypes: Sequence[str], accumulator: str) -> bool:
     """Whether one instruction multiplies operands of `dtypes` as 16 bits and adds to sums of 32 bits."""
     return machine.isa == "rvv" and adds_halves(dtypes, accumulator)
+
+
+# Rows and columns of a tile of `doubled_tile`. 64-bit RISC-V: its loop has 31 instructions for 16 products, 36
+# in a kernel of 3 x 3, where 2 x 4 single sums take 25 for 8. More rows or columns spill in nested loops.
+_DOUBLED = (4, 4)
+
+
+def doubles(machine: Machine, dtypes: Sequence[str], accumulator: str, rows: int) -> bool:
+    """Whether one multiplication yields products of two rows: see `doubled_tile`."""
+    without_vectors = machine.isa == "none" and machine.word_bits == 64
+    return without_vectors and rows > 1 and adds_halves(dtypes, accumulator)
+
+
+def doubled_tile(machine: Machine, rows: int, columns: int) -> Tile:
+    """Choose the register tile for operands of 8 or 16 bits where `doubles` holds.
+
+    Operands a and b of two rows are one register, 2^32 b + a: a multiplication by a weight, and an addition,
+    yield a step of both sums, of which a's are the low 32 bits and b's the difference, divided by 2^32.
+    """
+    best, vectors = _DOUBLED
+    tiles = ceil_div(rows, best)
+    best = ceil_div(rows, tiles) if tiles <= _FEW_TILES else best
+    tile = Tile(min(best + best % 2, rows), min(vectors, columns), 1, doubled=True)
+    return tile if machine.packing is None else fitted(tile, machine.packing.columns, columns)
 
 
 def widening_lanes(machine: Machine, columns: int) -> int:
