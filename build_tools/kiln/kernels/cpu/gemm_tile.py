@@ -155,8 +155,8 @@ def widens(machine: Machine, dtypes: Sequence[str], accumulator: str) -> bool:
     return machine.isa == "rvv" and adds_halves(dtypes, accumulator)
 
 
-# Rows and columns of a tile of `doubled_tile`. 64-bit RISC-V: its loop has 31 instructions for 16 products, 36
-# in a kernel of 3 x 3, where 2 x 4 single sums take 25 for 8. More rows or columns spill in nested loops.
+# Rows and columns of a tile of `doubled_tile`. 64-bit RISC-V: its loop has 31 instructions for 16 products,
+# 36 in a kernel of 3 x 3, where 2 x 4 single sums take 25 for 8. More rows or columns spill in nested loops.
 _DOUBLED = (4, 4)
 
 
