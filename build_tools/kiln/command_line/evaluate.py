@@ -3,14 +3,12 @@ disagree."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from kiln.arrays import Array
@@ -28,6 +26,7 @@ from kiln.golden.reference import open_reference
 from kiln.golden.sequence import SequenceReference, file_input_shapes
 from kiln.manifest import Manifest, ManifestPort, read_manifest
 from kiln.scratch import scratch_folder
+from kiln.tables import table_console
 
 _MOST = 20  # disagreements that are printed
 
@@ -219,7 +218,7 @@ def show(name: str, target: str, result: Evaluation) -> None:
         for title, accuracy in (("reference", result.reference), ("bundle", result.bundle)):
             shares = [share for share in (accuracy.top_1, accuracy.top_5) if share is not None]
             table.add_row(title, *(f"{100 * share:.2f} %" for share in shares))
-        Console(file=sys.stdout, highlight=False).print(table)
+        table_console().print(table)
     print(f"the answers differ for {len(result.disagreements)} of {result.samples} samples")
     for disagreement in result.disagreements[:_MOST]:
         label = "" if disagreement.label is None else f"class {disagreement.label}, "

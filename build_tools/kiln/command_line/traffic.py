@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from kiln.command_line.answer import AnswerPart, Reply
@@ -19,6 +17,7 @@ from kiln.files import atomic_write
 from kiln.manifest import read_manifest
 from kiln.runtime.traffic import CONTENTS, TrafficCounts, merged
 from kiln.specialize.traffic import Range, read_checked
+from kiln.tables import table_console
 
 _TRAFFIC = ".csv"
 
@@ -156,7 +155,7 @@ def _show_traffic(path: str, recorded: TrafficCounts, model: Model | None) -> No
     for name, counts in contents.items():
         runs = sum(counts.values())
         table.add_row(name, *(f"{count} ({count / runs:.0%})" for count in counts.values()))
-    Console(file=sys.stdout, highlight=False, markup=False).print(table)
+    table_console().print(table)
     for name, counts in contents.items():
         for kind in CONTENTS[:2]:
             if counts[kind] and model is not None and not _is_special(model, name, kind):
@@ -183,5 +182,5 @@ def _show_times(times: MeasuredTimes, path: str) -> None:
             str(size), f"{exact / 1000:.1f}", f"{times.open[size] / 1000:.1f}",
             "this size" if exact < times.open[size] else "dynamic", str(slower[0]) if slower else "never",
         )  # fmt: skip
-    Console(file=sys.stdout, highlight=False).print(table)
+    table_console().print(table)
     print(f"{path}: times at {len(times.exact)} sizes")

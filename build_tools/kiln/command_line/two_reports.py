@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from kiln.errors import KilnError
+from kiln.tables import table_console
 
 _DATA = re.compile(r'<script type="application/json" id="kiln-data">(.*?)</script>', re.DOTALL)
 _FIGURES = ("time", "arena", "params", "code", "flops")
@@ -121,7 +121,7 @@ def _row(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, time
 def show(comparison: Mapping[str, Any]) -> None:
     """Print the comparison: totals, then the steps of each bucket that differ."""
     width = None if sys.stdout.isatty() else 140
-    console = Console(file=sys.stdout, highlight=False, width=width)
+    console = table_console(width)
     for path, description in zip(comparison["reports"], comparison["of"], strict=True):
         print(f"{path}: {description}")
     totals = Table()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from kiln.config import Target
@@ -14,6 +12,7 @@ from kiln.device.link import link, link_flags
 from kiln.files import read_json, write_json
 from kiln.report.elf import read_program
 from kiln.stages.target import JointSizeStage
+from kiln.tables import table_console
 
 _PROGRAMS = Path(__file__).resolve().parent / "programs"
 
@@ -59,4 +58,4 @@ def _print(figures: dict[str, Any]) -> None:
     for label, alone, joint in rows:
         own_bytes = [alone[model] for model in figures["models"]]
         table.add_row(label, *map(str, own_bytes), str(sum(own_bytes)), str(joint))
-    Console(file=sys.stdout, highlight=False).print(table)
+    table_console().print(table)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from rich.console import Console
 from rich.table import Table
 
 from kiln.config import sizes
@@ -12,13 +11,14 @@ from kiln.lower.schema import KernelRecord
 from kiln.plan.schema import ExpressionArgument, PlannedStep, read_plan
 from kiln.report.float_steps import lines
 from kiln.stages.use import PlanTextStage
+from kiln.tables import table_console
 
 
 def run(args: PlanTextStage) -> None:
     """Print a table for each bucket."""
     plan = read_plan(args.plan)
     kernels = {kernel.symbol: kernel for kernel in plan.kernels}
-    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120)
+    console = table_console(None if sys.stdout.isatty() else 120)
     print(f"{plan.name} on {plan.target}: {plan.params.bytes} bytes of parameters, {plan.params.storage}")
     for bucket in plan.buckets:
         print(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -29,6 +28,7 @@ from kiln.report.buckets import has_buckets
 from kiln.report.measure import linked_figures, on_gpu, plan_figures
 from kiln.report.run_budget import run_budgets
 from kiln.stages.target import SizeStage
+from kiln.tables import table_console
 
 _TOP = 8  # most kernels and contributors that are listed
 
@@ -117,7 +117,7 @@ def _complaint(exceeded: Sequence[budget.Line], model: str, target: str) -> str:
 
 
 def _console() -> Console:
-    return Console(file=sys.stdout, highlight=False)
+    return table_console()
 
 
 _DESCRIPTIONS = ("operators", "parameter", "part", "sizes")  # columns

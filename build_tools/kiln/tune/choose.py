@@ -8,7 +8,6 @@ repeated build makes the same choices.
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -38,6 +36,7 @@ from kiln.lower import target_check
 from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.target_trial import check_together
 from kiln.stages.target import ChooseStage
+from kiln.tables import table_console
 from kiln.tir.tuning_records import choices_of
 from kiln.tune.gpu.choose import choose_on_gpu
 from kiln.tune.measure import Bench
@@ -247,7 +246,7 @@ def _print_choices(table: Sequence[Mapping[str, Any]], byoc_config: Mapping[str,
     grid = Table(*head, box=box.SIMPLE)
     for entry in table:
         grid.add_row(*map(Text, _row(entry, names)))
-    Console(file=sys.stdout, highlight=False, width=_WIDTH).print(grid)
+    table_console(_WIDTH).print(grid)
     print(summary)
 
 

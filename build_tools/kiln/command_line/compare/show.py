@@ -6,10 +6,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from kiln.command_line.compare.run import Compared, Row
+from kiln.errors import printable
+from kiln.tables import table_console
 
 _MOST = 12  # rows of the table, unless all are asked for
 
@@ -23,7 +24,7 @@ def show(compared: Compared, path: Path, everything: bool, page: Path | None = N
     rows = _worst(compared.rows)
     chosen = rows if everything else _chosen(rows)
     width = None if sys.stdout.isatty() else 140
-    Console(file=sys.stdout, highlight=False, width=width).print(_table(chosen))
+    table_console(width).print(_table(chosen))
     if len(chosen) < len(rows):
         print(f"{len(chosen)} of {len(rows)} tensors; --all shows the others, and {path} holds them")
     if page is not None:
@@ -35,12 +36,13 @@ def show(compared: Compared, path: Path, everything: bool, page: Path | None = N
     if culprit is not None:
         node, difference = culprit.probe, culprit.difference
         values = difference.detail or f"{difference.got:.6g} instead of {difference.want:.6g}"
-        print(f"first beyond its limit: {node.node} ({node.op}), tensor {node.tensor}")
+        named = f"{node.node} ({node.op}), tensor {node.tensor}"
+        print(f"first beyond its limit: {printable(named)}")
         print(f"in vector {culprit.vector}: {values}")
         return 1
     if failed:
         names = ", ".join(dict.fromkeys(row.probe.tensor for row in failed))
-        print(f"outputs beyond their limits: {names}; not where all tensors are outputs,")
+        print(f"outputs beyond their limits: {printable(names)}; not where all tensors are outputs,")
         print("so the fault is in kernels that compute several nodes at once")
         return 1
     print(f"all {len(rows)} tensors are within their limits")
@@ -84,7 +86,7 @@ def _table(rows: Sequence[Row]) -> Table:
     for row in rows:
         difference = row.difference
         table.add_row(
-            row.probe.node, row.probe.op, row.probe.tensor,
+            printable(row.probe.node), row.probe.op, printable(row.probe.tensor),
             f"{difference.error:.3g}", f"{difference.limit:.3g}",
             "equal" if difference.snr is None else f"{difference.snr:.1f}",
             "" if difference.snr is None else str(list(difference.where)),

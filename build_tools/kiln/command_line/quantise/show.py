@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import sys
 
-from rich.console import Console
 from rich.table import Table
 
 from kiln.command_line.quantise.run import Quantised
 from kiln.command_line.quantise.search import Figures
+from kiln.errors import printable
+from kiln.tables import table_console
 
 _MOST = 10  # rows of a table
 
 
 def show(result: Quantised) -> None:
     """Print the quality and the bytes of both models, the search, and the most sensitive nodes."""
-    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120)
+    console = table_console(None if sys.stdout.isatty() else 120)
     if result.warning:
         print(f"warning: {result.warning}")
     table = _table("model", "SNR, dB", "accuracy", "bytes", "nodes in float")
@@ -37,7 +38,7 @@ def show(result: Quantised) -> None:
     if result.layers:
         table = _table("only this node quantised", "SNR, dB", "")
         for node, snr in result.layers[:_MOST]:
-            table.add_row(node, f"{snr:.1f}", "stays float" if node in result.kept else "")
+            table.add_row(printable(node), f"{snr:.1f}", "stays float" if node in result.kept else "")
         console.print(table)
     print(f"{result.model}: QDQ, see also {result.model.with_suffix('.json')}")
     if result.described is not None:

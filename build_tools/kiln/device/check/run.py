@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from kiln.arrays import Array
@@ -27,6 +25,7 @@ from kiln.golden.cases import check_size, match_sizes
 from kiln.plan.schema import read_plan
 from kiln.runtime.traffic import TrafficCounts, add_to_file
 from kiln.stages.use import DeviceRunStage
+from kiln.tables import table_console
 
 _CLASSES = 5  # shown where the model does not say how many
 
@@ -206,7 +205,7 @@ def _print_classes(
     table.add_column("class")
     for row in classes:
         table.add_row(f"{row['score']:.4f}", row["class"])
-    Console(file=sys.stdout, highlight=False).print(table)
+    table_console().print(table)
 
 
 def _print_summaries(
@@ -221,4 +220,4 @@ def _print_summaries(
         table.add_row(
             row["name"], f"{row['dtype']} {shape}", *(f"{row[k]:.5g}" for k in ("least", "mean", "greatest"))
         )
-    Console(file=sys.stdout, highlight=False).print(table)
+    table_console().print(table)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 
 from kiln.config import Target
@@ -14,6 +12,7 @@ from kiln.device.check.execute import Outcome
 from kiln.device.check.runners import Runner
 from kiln.errors import KilnError
 from kiln.manifest import NAME, read_manifest
+from kiln.tables import table_console
 
 _UNITS = {"instructions": "instructions", "latency_ms": "ms"}
 
@@ -50,7 +49,7 @@ def over_budget(
                 more = _shown(value - limit)
                 table.add_row(f"{owner}, {unit}", vector.name, _shown(limit), _shown(value), more)
     if faults:
-        Console(file=sys.stdout, highlight=False).print(table)
+        table_console().print(table)
     return faults
 
 

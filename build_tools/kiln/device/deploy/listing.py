@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from kiln.config import Device
 from kiln.device.deploy import script
 from kiln.device.deploy.copies import File
+from kiln.tables import table_console
 
 _ONCE = ("facts", "lock", "state")
 _COPY = ("incoming", "adopt")
@@ -56,7 +55,7 @@ _PACKETS = (
 
 def rows(title: str, entries: Mapping[str, str]) -> None:
     """Print a table with a title and two columns, keys and values."""
-    console = Console(file=sys.stdout, highlight=False)
+    console = table_console()
     width = min(len(title), console.width)
     table = Table(title=title, title_justify="left", show_header=False, min_width=width)
     for key, value in entries.items():
@@ -69,7 +68,7 @@ def grid(head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     table = Table(*head)
     for line in lines:
         table.add_row(*map(Text, line))
-    Console(file=sys.stdout, highlight=False).print(table)
+    table_console().print(table)
 
 
 def listing(goal: str, device: Device, model: str) -> str:
