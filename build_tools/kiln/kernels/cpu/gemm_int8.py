@@ -28,26 +28,24 @@ Accuracy     Exact: no step saturates or rounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tvm import tirx
 from tvm.ir import Expr
 
 from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.amx_tile import GroupedColumns, Spacing, TileRegisters, TileSums, tile_registers
 from kiln.kernels.cpu.gemm_dot import METHODS, DotProduct, dot_product
 from kiln.kernels.cpu.gemm_tile import Loop
-from kiln.kernels.cpu.int8_operands import IntegerOperands, vector_load
+from kiln.kernels.cpu.int8_operands import IntegerOperands
 from kiln.kernels.cpu.int8_packing import GROUP
 from kiln.kernels.cpu.int8_tile import MOST_SUMS, amx_tile, choose_tile
+from kiln.kernels.cpu.int8_vectors import VectorSums
 from kiln.kernels.cpu.matrix_tile import NAMES as MATRIX
 from kiln.kernels.cpu.matrix_tile import MatrixTile
 from kiln.kernels.cpu.output_tile import OutputTile, TileOperands
-from kiln.kernels.cpu.runtime_product import selects_lane
-from kiln.tir.builder import Array, Machine, bind, divide, int64, load, modulo, registers, serial, store
-from kiln.tir.vector_expr import ramp
+from kiln.tir.builder import Array, Machine, bind, divide, int64, load, modulo, serial
 
 # Magnitudes of weights: of 7 bits, and of all of int8.
 SEVEN_BITS, WHOLE = 64, 128
@@ -97,12 +95,6 @@ class IntegerProduct(IntegerOperands):
         panel = divide(column, self.tile.columns) * int64(self.panel_bytes)
         inside = modulo(column, self.tile.columns) * int64(GROUP)
         return bind(panel + inside + int64(self.head_bytes))
-
-    def place_of_vector(self, number: int) -> tuple[int, int]:
-        """The place of a tile's vector `number` of columns in a group: its panel, counted from the tile's
-        first one, and the bytes before it in that panel's group."""
-        panel, inside = divmod(number, self.tile.vectors)
-        return panel, inside * GROUP * self.tile.lanes
 
     def vector_offset(self, number: int) -> int:
         """Bytes from a group of a tile's first vector of columns to that of vector `number`, in any panel."""
@@ -154,74 +146,14 @@ class IntegerProduct(IntegerOperands):
         `starts`: offset in the weights of each panel that the tile spans. `skipped`: bytes of a group before
         the tile's columns.
         """
-        lanes, x, bases, weights = self.tile.lanes, operands.x, operands.bases, operands.weights
-        count, vectors = len(out.rows), ceil_div(out.columns, lanes)
-        size = GROUP * lanes
-        sums = [[registers([lanes], "int32") for _ in range(vectors)] for _ in range(count)]
-        places = [self.place_of_vector(v) for v in range(vectors)]
-        if self.method in MATRIX and count > 1 and self.run > GROUP:
+        vectors = ceil_div(out.columns, self.tile.lanes)
+        if self.method in MATRIX and len(out.rows) > 1 and self.run > GROUP:
             groups = [start + skipped + int64(self.head_bytes) for start in starts]
-            self._store(out, MatrixTile(self, x, bases, weights, groups, places).emit())
-            return
-        flip = self._clear(sums, weights, starts, skipped)
-
-        def add(lefts: Iterable[list[Expr]], number: Expr) -> None:
-            base = skipped + int64(self.head_bytes) + number * int64(GROUP * self.tile.columns)
-            right = [self.right(weights, starts[panel] + base + int64(inside)) for panel, inside in places]
-            for left, row_sums in zip(lefts, sums, strict=True):
-                for sum_of_row, columns in zip(row_sums, right, strict=True):
-                    where = [ramp(int64(0), lanes)]
-                    store(sum_of_row, where, self.multiply(load(sum_of_row, where), left, columns))
-
-        def group(x_offset: Expr, number: Expr) -> None:
-            add((self.left(x, base + x_offset, flip) for base in bases), number)
-
-        def groups_of_vector(x_offset: Expr, number: Expr) -> None:
-            by_row = [self.lefts_of_vector(x, base + x_offset, flip) for base in bases]
-            for index, lefts in enumerate(zip(*by_row, strict=True)):
-                add(lefts, number + int64(index))
-
-        def reduce(remaining: Sequence[Loop], x_offset: Expr, step: Expr) -> None:
-            if len(remaining) > 1:
-                loop = remaining[0]
-                with serial(loop.extent) as k:
-                    reduce(remaining[1:], x_offset + k * int64(loop.x_stride), step * int64(loop.extent) + k)
-                return
-            whole_groups, done = self.run // GROUP, 0
-            first = step * int64(ceil_div(self.run, GROUP))
-            if selects_lane(self.method, lanes):
-                done = whole_groups // lanes * lanes
-                with serial(whole_groups // lanes) as k:
-                    groups_of_vector(x_offset + k * int64(size), first + k * int64(lanes))
-            with serial(whole_groups - done) as k:
-                at = k + int64(done)
-                group(x_offset + at * int64(GROUP), first + at)
-            if self.run % GROUP:
-                group(x_offset + int64(self.run - GROUP), first + int64(whole_groups))
-
-        reduce(self.runs, int64(0), int64(0))
-        self._store(out, sums)
-
-    def _clear(
-        self, sums: Sequence[Sequence[Any]], weights: Any, starts: Sequence[Expr], skipped: Expr
-    ) -> Expr | None:
-        """Emit the initial sums, which undo the shift of x; returns the bits to flip in x, None for none.
-
-        Parameters as of `_in_vectors`.
-        """
-        lanes, flip = self.tile.lanes, None
-        size = GROUP * lanes
-        if self.shift:
-            flip = bind(vector_load(weights, starts[0], 8 if self.method == "mull" else size))
-        for v in range(len(sums[0])):
-            first = tirx.Broadcast(tirx.const(0, "int32"), lanes)
-            if self.shift:
-                panel, inside = self.place_of_vector(v)
-                place = starts[panel] + skipped + int64(GROUP * self.head_lanes + inside)
-                first = bind(tirx.reinterpret(f"int32x{lanes}", vector_load(weights, place, size)))
-            for row_sums in sums:
-                store(row_sums[v], [ramp(int64(0), lanes)], first)
-        return flip
+            places = [self.place_of_vector(v) for v in range(vectors)]
+            tile = MatrixTile(self, operands.x, operands.bases, operands.weights, groups, places)
+            self._store(out, tile.emit())
+        else:
+            self._store(out, VectorSums(self, operands, vectors, starts, skipped).emit())
 
     def _store(self, out: OutputTile, sums: Sequence[Sequence[Any]]) -> None:
         """Emit the stores of a tile; `sums`: by row and vector, the buffer that holds them."""

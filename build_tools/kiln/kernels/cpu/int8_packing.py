@@ -62,6 +62,13 @@ class IntegerPacking:
         """Bytes of a panel before its weights: bits to flip in a vector of x, one int32 sum per column."""
         return GROUP * (self.head_lanes + self.tile.columns) if self.head_lanes else 0
 
+    def place_of_vector(self, number: int) -> tuple[int, int]:
+        """The place of a tile's vector `number` of columns: its panel, counted from the tile's first one, and
+        the bytes before it in a group of that panel.
+        """
+        panel, inside = divmod(number, self.tile.vectors)
+        return panel, inside * GROUP * self.tile.lanes
+
     def pack(self, weights: Array) -> Array:
         """Pack weights [K, N] as [panel][head, then group][NR][4], flat, int8."""
         full = padded(weights, 1, self.tile.columns)
