@@ -58,7 +58,7 @@ def externals(mod: tvm.IRModule) -> dict[str, Any]:
     return dict(json.loads(str(text))) if text else {}
 
 
-def _count_readers(variable: Any, calls: list[Any]) -> int:
+def _count_readers(variable: relax.Var, calls: list[Any]) -> int:
     """The number of `calls` that read a variable."""
     reads = [[read for arg in call.args for read in getattr(arg, "fields", [arg])] for call in calls]
     return sum(any(read.same_as(variable) for read in arguments) for arguments in reads)

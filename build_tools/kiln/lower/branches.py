@@ -73,7 +73,7 @@ class RunRegions:
     position of the choice.
     """
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: relax.Function) -> None:
         self.bindings = _in_order([binding for block in function.body.blocks for binding in block.bindings])
         self.graph = RunRegion()
         count = len(self.bindings)
@@ -251,7 +251,7 @@ def _users(bindings: Sequence[Any], result: Any) -> list[list[tuple[int, int]]]:
     return users
 
 
-def ordered(function: Any) -> list[Item]:
+def ordered(function: relax.Function) -> list[Item]:
     """The bindings of `function` in the order in which they run, with the places of its branches."""
     bindings = [binding for block in function.body.blocks for binding in block.bindings]
     if not any(branches.is_choice(binding.value) for binding in bindings):

@@ -81,7 +81,7 @@ def _is_call(expr: relax.Expr) -> bool:
     return operator(expr) == "relax.call_tir" and isinstance(expr.ty, relax.TensorType)
 
 
-def _is_odd(variable: Any) -> bool:
+def _is_odd(variable: relax.Var) -> bool:
     """Whether a tensor has float32 rows, each longer than ROW, of a known length that ROW does not divide."""
     shape, dtype = variable.ty.shape, str(variable.ty.dtype)
     if dtype != product_nests.WIDE or len(shape) < 2 or is_dynamic(shape[-1]):
@@ -125,7 +125,7 @@ def _product(func: tirx.PrimFunc, at: int) -> tuple[Nest, Any, int] | None:
     return (nest, operand, axes[0]) if len(axes) == 1 and operand.indices[axes[0]].same_as(summed) else None
 
 
-def _uses(load: Any, variable: Any) -> list[int]:
+def _uses(load: TensorLoad, variable: relax.Var) -> list[int]:
     """The positions of the indices of `load` that depend on `variable`."""
     positions = []
     for at, index in enumerate(load.indices):
@@ -152,7 +152,7 @@ def _long(buffer: Any, axis: int, name: str) -> Any:
     return tirx.decl_buffer(shape, str(buffer.dtype), name)
 
 
-def _inside(variable: Any, size: Any, value: Any, dtype: str) -> Any:
+def _inside(variable: relax.Var, size: Any, value: Any, dtype: str) -> Any:
     return tirx.if_then_else(variable < size, value, tirx.const(0, dtype))
 
 
@@ -181,7 +181,7 @@ def reading(func: tirx.PrimFunc, at: int) -> tirx.PrimFunc:
         value = tirx.BufferLoad(operand.source, variables)
         return _inside(variables[axis], operand.source.shape[axis], value, str(zeros.dtype))
 
-    def on_load(load: Any) -> Any:
+    def on_load(load: TensorLoad) -> Any:
         for old, buffer in ((param, new), (operand.source, zeros)):
             if load.source.same_as(old):
                 return tirx.BufferLoad(buffer, load.indices)

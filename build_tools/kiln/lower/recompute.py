@@ -157,7 +157,9 @@ class _Recompute:
             value.ty_args,
         )
 
-    def _function(self, builder: relax.BlockBuilder, variable: Any, key: Sequence[tuple[int, _Key]]) -> Any:
+    def _function(
+        self, builder: relax.BlockBuilder, variable: tvm.ir.GlobalVar, key: Sequence[tuple[int, _Key]]
+    ) -> Any:
         func = computed(self.mod[variable], {position: key_part.formula for position, key_part in key})
         return builder.add_func(func, f"{variable.name_hint}_computed")
 
@@ -238,7 +240,7 @@ def computed(func: tirx.PrimFunc, formulas: Formulas) -> tirx.PrimFunc:
         if isinstance(formula, Repeated)
     }
 
-    def on_load(load: Any) -> Any:
+    def on_load(load: TensorLoad) -> Any:
         formula = by_buffer.get(load.source)
         if formula is None:
             return load

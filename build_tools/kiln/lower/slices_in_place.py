@@ -90,7 +90,7 @@ def slice_of(func: tirx.PrimFunc) -> PartInPlace | None:
     return PartInPlace(cut[0], int(begins[cut[0]]), int(source[cut[0]]))
 
 
-def _same(index: Any, variable: Any) -> bool:
+def _same(index: Any, variable: relax.Var) -> bool:
     return bool(index.same_as(variable))
 
 
@@ -141,7 +141,7 @@ def reading(func: tirx.PrimFunc, parts: dict[int, PartInPlace]) -> tirx.PrimFunc
         params[at] = tirx.decl_buffer(shape, str(old.dtype), old.name)
         parents[old] = params[at], part
 
-    def on_load(load: Any) -> Any:
+    def on_load(load: TensorLoad) -> Any:
         if load.source not in parents:
             return load
         buffer, part = parents[load.source]

@@ -279,7 +279,7 @@ def _load(tensor: Any, indices: list[Any]) -> Any:
     return tensor(*indices)
 
 
-def _places(nest: Nest, variable: Any, tensors: list[Any]) -> list[int | None] | None:
+def _places(nest: Nest, variable: relax.Var, tensors: list[Any]) -> list[int | None] | None:
     """For each of `tensors` the axis that `variable` indexes, or None if it indexes none.
 
     None in place of the list if an element depends on the variable in another way.
@@ -287,7 +287,7 @@ def _places(nest: Nest, variable: Any, tensors: list[Any]) -> list[int | None] |
     places = dict.fromkeys(tensors, None) | dict[Any, int | None]()
     uses, indices = 0, 0
 
-    def note(load: Any) -> None:
+    def note(load: TensorLoad) -> None:
         nonlocal indices
         for position, index in enumerate(load.indices):
             if index.same_as(variable) and places.get(load.source, -1) in (None, position):

@@ -118,7 +118,7 @@ class Builder:
             return self.steps.constant(f"const{len(self.steps.params)}", expr.value.numpy()).name
         raise KilnError(f"{self.model}: cannot compile the expression {type(expr).__name__} in main")
 
-    def _bind(self, var: Any, value: Any) -> Any:
+    def _bind(self, var: relax.Var, value: Any) -> Any:
         """Add the steps that compute `value`, which `var` is bound to; a tensor name or a list of names."""
         if not isinstance(value, relax.Call):
             return self._value(value)
@@ -203,7 +203,7 @@ class Builder:
         nodes = json.loads(str(self.mod["main"].attrs.get("kiln.nodes", "{}"))).get(operator)
         return f": {', '.join(nodes)}" if nodes else ""
 
-    def _call(self, var: Any, call: relax.Call) -> Any:
+    def _call(self, var: relax.Var, call: relax.Call) -> Any:
         """Add the steps of the fused group `call`; returns the tensor name of its result, or a list."""
         name = call.args[0].name_hint
         inputs = [self._value(item) for item in call.args[1].fields if _is_tensor(item)]

@@ -105,7 +105,7 @@ def _short_positions(func: tirx.PrimFunc) -> tirx.PrimFunc:
         short = tirx.max(tirx.min(tirx.Cast("int32", cast.value), limit), tirx.IntImm("int32", -_FARTHEST))
         return tirx.Cast("int64", short)
 
-    def on_load(load: Any) -> Any:
+    def on_load(load: TensorLoad) -> Any:
         indices = [structural_map(index, ((tirx.Cast, on_cast),)) for index in load.indices]
         return tirx.BufferLoad(load.source, indices)
 

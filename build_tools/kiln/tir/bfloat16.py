@@ -41,7 +41,7 @@ def stored_as_bits(function: tirx.PrimFunc) -> tirx.PrimFunc:
     return mod["function"]
 
 
-def has_bfloat16(function: Any) -> bool:
+def has_bfloat16(function: tirx.PrimFunc) -> bool:
     """Whether a function in TIR reads, writes or computes a number of bfloat16."""
     if not isinstance(function, tirx.PrimFunc):
         return False

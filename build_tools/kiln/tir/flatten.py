@@ -61,7 +61,7 @@ def _flat(func: tirx.PrimFunc) -> tirx.PrimFunc:
             position = position * extent + index
         return [position]
 
-    def on_load(load: Any) -> Any:
+    def on_load(load: TensorLoad) -> Any:
         buffer, extents = flat_and_extents(load.source)
         stored = tirx.BufferLoad(buffer, flat_indices(extents, load.indices))
         dtype = str(load.ty.dtype)

@@ -59,7 +59,7 @@ def replace(expr: Expr, variables: Mapping[Any, Expr], loads: Mapping[Any, Load]
     def on_variable(variable: Any) -> Any:
         return variables.get(variable, variable)
 
-    def on_load(load: Any) -> Any:
+    def on_load(load: TensorLoad) -> Any:
         function = loads.get(load.source)
         return load if function is None else function(list(load.indices))
 

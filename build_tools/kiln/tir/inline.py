@@ -119,7 +119,7 @@ class _Expansion:
         """The loads of nests to inline in `expr`, without loads inside the indices of such loads."""
         outermost: list[Any] = []
 
-        def visit(load: Any) -> Any:
+        def visit(load: TensorLoad) -> Any:
             if load.source not in self.nests:
                 return tvm_ffi.WalkResult.ADVANCE
             outermost.append(load)
@@ -128,7 +128,7 @@ class _Expansion:
         structural_walk(expr, ((TensorLoad, visit),), order="pre")
         return outermost
 
-    def _instance(self, load: Any) -> _Instance:
+    def _instance(self, load: TensorLoad) -> _Instance:
         instances = self.instances[self.order[load.source]]
         key = tvm_ffi.StructuralKey(list(load.indices))
         if key not in instances:
@@ -151,7 +151,7 @@ class _Expansion:
         """`value` with its instances replaced by their expressions, and its number of nests."""
         size = 1
 
-        def on_load(load: Any) -> Any:
+        def on_load(load: TensorLoad) -> Any:
             nonlocal size
             if load.source not in self.nests:
                 return load

@@ -69,7 +69,7 @@ def _attention(call: Any, definitions: Any, variables: Any) -> Mapping[str, Oper
 def _projection(expr: relax.Expr, definitions: Any, uses: Mapping[Any, int]) -> _Projection | None:
     """The projection whose only reader is the definition of `expr`; None for another expression."""
 
-    def defined(variable: Any, name: str) -> Any:
+    def defined(variable: relax.Var, name: str) -> Any:
         value = definitions.get(variable, None)
         return value if operator(value) == name and uses.get(variable) == 1 else None
 

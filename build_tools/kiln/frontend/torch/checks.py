@@ -9,6 +9,7 @@ from kiln.frontend.torch.library import graphs_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+    from torch.fx import Graph
 
 
 def without_checks(program: ExportedProgram) -> ExportedProgram:
@@ -25,7 +26,7 @@ def without_checks(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-def _leave_out(torch: ModuleType, graph: Any) -> None:
+def _leave_out(torch: ModuleType, graph: Graph) -> None:
     """Erase the checks of values of one graph, and take the forms of operators that make none."""
     aten = torch.ops.aten
     for node in graph.find_nodes(op="call_function", target=aten.linalg_lu_factor.default):
@@ -62,7 +63,7 @@ def _only_checked(torch: ModuleType, node: Any) -> list[Any] | None:
     return list(reversed(checks))
 
 
-def _erase(graph: Any, nodes: list[Any]) -> None:
+def _erase(graph: Graph, nodes: list[Any]) -> None:
     """Erase nodes, each after its users, and then those of their operands that no other node reads."""
     while nodes:
         node = nodes.pop(0)

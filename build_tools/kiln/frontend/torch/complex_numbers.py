@@ -19,6 +19,7 @@ from kiln.frontend.torch.library import graphs_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+    from torch.fx import Node
 
 Rules = Mapping[Any, Callable[..., Any]]  # by operator of PyTorch
 
@@ -109,7 +110,7 @@ def _complex_leaf(torch: ModuleType, leaf: Any) -> bool:
     return isinstance(leaf, complex) or (isinstance(leaf, torch.Tensor) and leaf.is_complex())
 
 
-def _is_complex(torch: ModuleType, node: Any) -> bool:
+def _is_complex(torch: ModuleType, node: Node) -> bool:
     """Whether an operand or a result of a node is complex."""
     nodes = [node, *node.all_input_nodes]
     values = torch.utils._pytree.tree_leaves([item.meta.get("val") for item in nodes])

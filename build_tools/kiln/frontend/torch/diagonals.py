@@ -14,6 +14,7 @@ from kiln.frontend.torch.present import aten as own_operators
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+    from torch.fx import Graph, Node
 
 
 def without_diagonal_writes(program: ExportedProgram) -> ExportedProgram:
@@ -54,7 +55,7 @@ def diagonal_scatter(x: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int
     return replaced.movedim((-2, -1), (dim1, dim2))
 
 
-def _fill(torch: ModuleType, graph: Any, node: Any) -> None:
+def _fill(torch: ModuleType, graph: Graph, node: Node) -> None:
     """Replace fill_diagonal_ of a matrix by a copy of its masked fill; with `wrap` it is left unchanged."""
     value = node.args[0].meta.get("val")
     if len(node.args) > 2 or node.kwargs or not isinstance(value, torch.Tensor) or value.dim() != 2:

@@ -16,6 +16,7 @@ from kiln.frontend.torch.present import aten as own_operators
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+    from torch.fx import Node
 
 
 def with_kept_buffers(program: ExportedProgram) -> tuple[Any, list[str], dict[str, Any]]:
@@ -46,7 +47,7 @@ def with_kept_buffers(program: ExportedProgram) -> tuple[Any, list[str], dict[st
     return _pure(torch, functional, inputs, buffers), inputs, buffers
 
 
-def _written_arguments(torch: ModuleType, node: Any) -> list[Any]:
+def _written_arguments(torch: ModuleType, node: Node) -> list[Any]:
     """The arguments that a node of a graph writes to."""
     if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
         return []
@@ -64,7 +65,7 @@ def _written(torch: ModuleType, program: ExportedProgram) -> set[Any]:
     return {_viewed(torch, target) for target in writes}
 
 
-def _viewed(torch: ModuleType, node: Any) -> Any:
+def _viewed(torch: ModuleType, node: Node) -> Any:
     """The node of the tensor whose memory the tensor of `node` is in: the operand of views and of writes."""
     while node.target is operator.getitem or isinstance(node.target, torch._ops.OpOverload):
         if node.target is operator.getitem:

@@ -22,6 +22,7 @@ from kiln.frontend.torch.present import aten as own_operators
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+    from torch.fx import Graph, Node
 
 
 def with_explicit_types(program: ExportedProgram) -> ExportedProgram:
@@ -112,7 +113,7 @@ def _is_size(torch: ModuleType, operand: Any) -> bool:
     return isinstance(value, (torch.SymInt, torch.SymFloat))
 
 
-def _cast(torch: ModuleType, graph: Any, operand: Any, node: Any) -> Any:
+def _cast(torch: ModuleType, graph: Any, operand: Any, node: Node) -> Any:
     """An operand of `node`, cast to the type of the node's result; a number is not changed."""
     value = operand.meta.get("val") if isinstance(operand, torch.fx.Node) else None
     kind = node.meta["val"].dtype
@@ -121,7 +122,7 @@ def _cast(torch: ModuleType, graph: Any, operand: Any, node: Any) -> Any:
     return _call(graph, torch.ops.aten._to_copy.default, (operand,), {"dtype": kind}, value.to(kind))
 
 
-def _tensor(torch: ModuleType, graph: Any, operand: Any, node: Any) -> Any:
+def _tensor(torch: ModuleType, graph: Any, operand: Any, node: Node) -> Any:
     """An operand of `node` as a tensor of the type of its result."""
     if isinstance(operand, torch.fx.Node) and not _is_size(torch, operand):
         return _cast(torch, graph, operand, node)
@@ -130,7 +131,7 @@ def _tensor(torch: ModuleType, graph: Any, operand: Any, node: Any) -> Any:
     return _call(graph, torch.ops.aten.full.default, ([], operand), options, value)
 
 
-def _call(graph: Any, target: Any, args: tuple[Any, ...], keywords: dict[str, Any], value: Any) -> Any:
+def _call(graph: Graph, target: Any, args: tuple[Any, ...], keywords: dict[str, Any], value: Any) -> Any:
     replacement = graph.call_function(target, args, keywords)
     replacement.meta["val"] = value
     return replacement

@@ -17,6 +17,7 @@ from kiln.frontend.torch.present import present
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+    from torch.fx import Node
 
 # Of an operator and the values among its arguments: whether the exporter would convert the call wrongly.
 Applies = Callable[[Any, Sequence[Any]], bool]
@@ -40,7 +41,7 @@ def replaced(program: ExportedProgram, *replacements: Replacement) -> ExportedPr
 
     leaves_of = torch.utils._pytree.tree_leaves
 
-    def applies(node: Any, replacement: Replacement) -> bool:
+    def applies(node: Node, replacement: Replacement) -> bool:
         leaves = leaves_of((node.args, node.kwargs))
         values = [leaf.meta.get("val") if isinstance(leaf, torch.fx.Node) else leaf for leaf in leaves]
         return replacement.applies(node.target, values)

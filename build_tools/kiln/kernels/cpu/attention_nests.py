@@ -147,7 +147,7 @@ def _is_guard(nests: Sequence[Nest], softmax: Nest) -> bool:
     return zero and all(_reads_own(load, source, nest) for load, source, nest in loads)
 
 
-def _reads_own(load: Any, source: Nest, nest: Nest) -> bool:
+def _reads_own(load: TensorLoad, source: Nest, nest: Nest) -> bool:
     """Whether `load` reads the element of `source` at the axes of `nest`."""
     if not isinstance(load, TensorLoad) or not load.source.same_as(source.buffer):
         return False

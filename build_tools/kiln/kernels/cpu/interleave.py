@@ -110,7 +110,7 @@ class Interleaving:
                 at = int64(number * self.lanes) + lane
                 step, inner = tirx.floordiv(at, int64(self.count)), tirx.floormod(at, int64(self.count))
 
-                def on_load(read: Any, index: Expr = at) -> Any:
+                def on_load(read: TensorLoad, index: Expr = at) -> Any:
                     ready = next((r for other, r in ordered if tvm_ffi.structural_equal(other, read)), None)
                     if ready is None:
                         return load(buffers[read.source], list(read.indices))
@@ -130,7 +130,7 @@ class Interleaving:
         indices = [replace(index, bound, {}) for index in self.nest.store]
         store(buffers[self.nest.buffer], indices, fused.value(self.nest, bound, stop))
 
-    def _factors(self, read: Any) -> list[Extent] | None:
+    def _factors(self, read: TensorLoad) -> list[Extent] | None:
         """[stride along outer, stride along inner, constant] of `read`; None where it cannot be reordered."""
         position = flat_position(read.indices, read.source.shape)
         factors = linear_factors(position, [self.outer, self.inner], self.ranges)
@@ -140,7 +140,9 @@ class Interleaving:
             return None  # a broadcast of one element
         return factors
 
-    def _ordered(self, read: Any, factors: list[Extent], buffer: tirx.Buffer, start: dict[Any, Expr]) -> Any:
+    def _ordered(
+        self, read: TensorLoad, factors: list[Extent], buffer: tirx.Buffer, start: dict[Any, Expr]
+    ) -> Any:
         """Emit the loads of `read` for one block; return a register with them in the order of the output."""
         dtype = str(read.source.dtype)
         base = bind(replace(flat_position(read.indices, read.source.shape), start, {}))
@@ -241,7 +243,7 @@ def _guarded(value: Expr) -> bool:
     return structural_walk(value, ((Call, visit),)) is not None
 
 
-def _depends(read: Any, *axes: Any) -> bool:
+def _depends(read: TensorLoad, *axes: Any) -> bool:
     """Whether the indices of `read` contain one of `axes`."""
     used = [variable for index in read.indices for variable in variables(index)]
     return any(axis.var.same_as(variable) for axis in axes for variable in used)

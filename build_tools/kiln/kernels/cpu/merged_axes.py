@@ -145,7 +145,7 @@ def merged(nest: Nest, all_axes: bool, ranges: SymbolRanges) -> Nest:
                 position = position + axis.var * int64(stride)
         return [*(int64(0) for _ in indices[1:]), position]
 
-    def on_load(read: Any) -> Any:
+    def on_load(read: TensorLoad) -> Any:
         if not read.indices:
             return read
         return tirx.BufferLoad(read.source, place(read.indices, read.source.shape))

@@ -127,7 +127,7 @@ def _reads_own_row(fused: Fused, rows: RowReduction, nest: Nest) -> bool:
     computed = {other.buffer: _as_it_is(other.buffer) for other in rows.nests if other is not nest}
     reduced = {other.buffer for other in rows.nests if other.reduced}
 
-    def visit(read: Any) -> Any:
+    def visit(read: TensorLoad) -> Any:
         if read.source not in computed:
             return None
         axes_read = own_axes[:-1] if read.source in reduced else own_axes
@@ -226,7 +226,7 @@ def _overwritable(fused: Fused, rows: RowReduction, buffers: list[tirx.Buffer]) 
             for buffer in [*fused.params, *(row_nest.buffer for row_nest in rows.nests)]
         }
 
-        def visit(read: Any, own: list[Any] = own_vars, late: bool = number > first) -> None:
+        def visit(read: TensorLoad, own: list[Any] = own_vars, late: bool = number > first) -> None:
             same_element = len(read.indices) == len(own) and all(
                 a.same_as(b) for a, b in zip(read.indices, own, strict=True)
             )

@@ -72,7 +72,7 @@ def _split(nest: Nest, number: int, size: int) -> Nest:
         analyzer.bind(axis.var, axis.dom)
     where = {old.var: outer.var * int64(size) + inner.var}
 
-    def on_load(read: Any) -> Any:
+    def on_load(read: TensorLoad) -> Any:
         return tirx.BufferLoad(read.source, [analyzer.simplify(index) for index in read.indices])
 
     value = structural_map(replace(nest.value, where, {}), ((TensorLoad, on_load),))

@@ -117,7 +117,7 @@ def nest_on(
     """`nest` rewritten to new buffers (see `stored_as`); a product reads the rounded operands."""
     product = is_product(nest)
 
-    def on_load(load: Any) -> Any:
+    def on_load(load: TensorLoad) -> Any:
         source = load.source
         if source in wide:
             return tirx.BufferLoad(wide[source], load.indices)

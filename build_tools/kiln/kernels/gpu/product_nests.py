@@ -84,7 +84,7 @@ def _moves(value: Any) -> bool:
     return isinstance(value, TensorLoad)
 
 
-def _reads(load: Any, axis: Any) -> bool:
+def _reads(load: TensorLoad, axis: Any) -> bool:
     """Whether an index of `load` depends on `axis`."""
     uses = []
     for index in load.indices:

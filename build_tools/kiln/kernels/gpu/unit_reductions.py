@@ -33,7 +33,7 @@ def _assigned(realize: Any) -> Any:
     if not init.buffer.same_as(update.buffer) or not _same(init.indices, update.indices):
         return realize
 
-    def on_load(load: Any) -> Any:
+    def on_load(load: TensorLoad) -> Any:
         own_element = load.source.same_as(update.buffer) and _same(load.indices, update.indices)
         return init.value if own_element else load
 

@@ -160,7 +160,7 @@ def _function(read: list[Any], written: list[Any], body: Any, added: bool = Fals
     return tirx.PrimFunc([*read, *written], s_tir.SBlockRealize([], True, root)).with_attr("s_tir", True)
 
 
-def with_tf32_fragments(func: Any) -> Any:
+def with_tf32_fragments(func: tirx.PrimFunc) -> Any:
     """A device function in which float32 operand fragments have the data type float16.
 
     TVM 0.27's code generator rejects float32 operand fragments; kiln.emit.cuda_objects replaces float16 by

@@ -225,7 +225,7 @@ class _Lifetimes:
         first: dict[Any, int] = {}
         last: dict[Any, int] = {}
 
-        def root(variable: Any) -> Any:
+        def root(variable: relax.Var) -> Any:
             while variable in owner:
                 variable = owner[variable]
             return variable
@@ -267,7 +267,7 @@ def _sizes(ty: Any) -> tuple[int, ...] | None:
     return tuple(int(extent) for extent in shape)
 
 
-def _full(variable: Any, view: TensorView) -> tuple[int, ...] | None:
+def _full(variable: relax.Var, view: TensorView) -> tuple[int, ...] | None:
     """The shape of the padded tensor that `variable` is stored in as `view`; None for dynamic shapes."""
     shape = _sizes(variable.ty)
     return None if shape is None else tuple(int(size) for size in view.parent_shape(shape))

@@ -182,7 +182,7 @@ def with_views(func: PrimFunc, views: Mapping[int, TensorView], ranges: SymbolRa
     def moved(indices: Any, view: TensorView) -> list[Expr]:
         return [i + int64(first) if first else i for i, first in zip(indices, view.before, strict=True)]
 
-    def on_load(load: Any) -> Any:
+    def on_load(load: TensorLoad) -> Any:
         if load.source not in replaced:
             return load
         buffer, view = replaced[load.source]
