@@ -7,6 +7,8 @@ import threading
 import time
 from typing import Any
 
+from kiln.errors import printable
+
 _HEARTBEAT = 10.0  # seconds between progress lines where there is no terminal
 
 
@@ -48,11 +50,12 @@ class Console:
         """Print a line of a stage whose output is for the user, or of the build's `progress`."""
         if progress and _quiet():
             return
+        text = "\n".join(map(printable, text.split("\n")))  # names of a user's model may have any character
         with self._lock:
             if self._progress is None:
                 print(text, flush=True)
             else:
-                self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+                self._print(text)
 
     def finish(self, run: Any, done: bool) -> None:
         """Show that the stage of the handle `run` has ended; `done`: without an error."""
@@ -62,8 +65,7 @@ class Console:
             if run["task"] is not None:
                 self._progress.remove_task(run["task"])
                 if done:
-                    text = f"[green]✓[/] {run['what']} [dim]{seconds:.1f} s[/]"
-                    self._progress.console.print(text, highlight=False)
+                    self._print(("✓", "green"), f" {run['what']} ", (f"{seconds:.1f} s", "dim"))
             elif done and run["shown"] > run["started"]:
                 print(f"kiln: {run['what']}: done, {seconds:.0f} s", flush=True)
             if self._progress is not None and not self._running:
@@ -74,10 +76,17 @@ class Console:
         if self._progress is None:
             from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-            columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+            # As markup, [b4] in the name of a bucket's stage is not shown.
+            columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
             self._progress = Progress(*columns, transient=True)
             self._progress.start()
         return self._progress
+
+    def _print(self, *parts: str | tuple[str, str]) -> None:
+        """Print a line above those of the running stages; parts with a style are pairs."""
+        from rich.text import Text
+
+        self._progress.console.print(Text.assemble(*parts), highlight=False, soft_wrap=True)
 
 
 def _quiet() -> bool:
