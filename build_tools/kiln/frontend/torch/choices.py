@@ -1,6 +1,7 @@
 """Operators that choose elements, which PyTorch's exporter to ONNX lacks.
 
-adaptive_max_pool, index_reduce, nonzero_static and pdist. Each function is traced by the exporter.
+adaptive_max_pool, index_reduce, nonzero_static, pdist and unique_consecutive. Each function is traced by the
+exporter.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kiln.frontend.torch.onnx_steps import ints, like, places_along
+from kiln.frontend.torch.onnx_steps import cut, ints, like, places_along
 from kiln.frontend.torch.present import aten as own_operators
 from kiln.frontend.torch.translations import scatter_reduce
 from kiln.frontend.torch.unconverted import cdist
 
-_INT64 = 7  # of ONNX's element types
+_INT64, _BOOL = 7, 9  # of ONNX's element types
 
 
 def choices() -> Mapping[Any, Callable[..., Any]]:
@@ -28,6 +29,7 @@ def choices() -> Mapping[Any, Callable[..., Any]]:
         aten.index_reduce.default: index_reduce,
         aten.nonzero_static.default: nonzero_static,
         aten._pdist_forward.default: pdist,
+        aten.unique_consecutive.default: unique_consecutive,
     }
 
 
@@ -121,3 +123,29 @@ def pdist(self: Any, p: float = 2.0) -> Any:
     if not pairs:
         return op.Expand(like(0, self), ints(0))
     return op.Gather(op.Reshape(cdist(self, self, p), ints(-1)), ints(*pairs), axis=0)
+
+
+def unique_consecutive(
+    self: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> tuple[Any, Any, Any]:
+    """aten::unique_consecutive: the first of equal neighbours, of all elements or of the slices of an axis.
+
+    The other results are, for each element or slice, which one of them it equals, and how many equal each.
+    """
+    from onnxscript import opset18 as op
+
+    rank = 1 if dim is None else len(self.shape)
+    axis = 0 if dim is None else dim % rank
+    x = op.Reshape(self, ints(-1)) if dim is None else self
+    count = op.Shape(x, start=axis, end=axis + 1)
+    differs = op.Cast(op.Not(op.Equal(cut(x, axis, 1, 2**62), cut(x, axis, 0, -1))), to=_INT64)
+    others = [other for other in range(rank) if other != axis]
+    differs = op.ReduceMax(differs, ints(*others), keepdims=0) if others else differs
+    begins = op.Slice(op.Concat(ints(1), differs, axis=0), ints(0), count, ints(0))  # of no element, none
+    is_first = op.Cast(begins, to=_BOOL)
+    inverse = op.Sub(op.CumSum(begins, ints(0)), ints(1))
+    places = op.Sub(op.CumSum(op.Expand(ints(1), count), ints(0)), ints(1))
+    ends = op.Concat(op.Compress(places, is_first, axis=0), count, axis=0)
+    counts = op.Sub(cut(ends, 0, 1, 2**62), cut(ends, 0, 0, -1))
+    inverse = op.Reshape(inverse, op.Shape(self)) if dim is None else inverse
+    return op.Compress(x, is_first, axis=axis), inverse, counts
