@@ -7,8 +7,10 @@ too. A row without sizes counts runs of unknown sizes. The columns <input>:zeros
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -194,16 +196,33 @@ def whole_number(where: str, name: str, word: str) -> int:
 def add_to_file(path: Path, counts: TrafficCounts) -> None:
     """Add runs to the traffic file `path`, which is made where it does not exist.
 
-    Raises KilnError, and leaves the file as it is, where it is malformed or has other dimensions.
+    Processes that add to files of one folder at the same time do so one after the other. Raises KilnError,
+    and leaves the file as it is, where it is malformed or has other dimensions.
     """
     total = TrafficCounts(counts.dims)
     total.add(counts)
-    if path.is_file():
-        try:
-            total.add(read_counts(path))
-        except KilnError as error:
-            raise KilnError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
-    atomic_write(path, total.text())
+    with _locked(path.parent):
+        if path.is_file():
+            try:
+                total.add(read_counts(path))
+            except KilnError as error:
+                raise KilnError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+        atomic_write(path, total.text())
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a lock of `folder` itself, so that no other file is left in it; none where there are no locks."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError, OSError):  # Windows; a folder that is missing: writing tells it
+            import fcntl
+
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # Not by closing alone: a process forked in the meantime has the descriptor, too.
+            stack.callback(fcntl.flock, descriptor, fcntl.LOCK_UN)
+        yield
 
 
 def merged(paths: Iterable[Path]) -> TrafficCounts:

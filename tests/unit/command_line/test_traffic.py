@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from kiln.command_line.costs import measure
 from kiln.command_line.traffic import _show_traffic
 from kiln.config import load_model
 from kiln.errors import KilnError
+from kiln.runtime import traffic
 from kiln.runtime.traffic import TrafficCounts, add_to_file, merged, read_counts
 from kiln.scons import options
 from kiln.specialize.traffic import Range, read_costs, read_traffic
@@ -76,6 +78,25 @@ def test_contents_are_added_up(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert command_line.main([*words, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)["results"][0]["data"]
     assert data["contents"] == {"m,:0": {"zeros": 1, "ones": 8, "other": 2}}
+
+
+def test_who_adds_to_a_file_at_the_same_time_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second writer between reading and writing of the first: the runs of one of them were lost."""
+    path, counts = tmp_path / "seen.csv", TrafficCounts(("seq",), {(8,): 1})
+    add_to_file(path, counts)
+    second = threading.Thread(target=add_to_file, args=(path, counts))
+
+    def read(path: Path) -> TrafficCounts:
+        monkeypatch.setattr(traffic, "read_counts", read_counts)
+        found = read_counts(path)
+        second.start()
+        second.join(0.2)  # without a lock it ends here
+        return found
+
+    monkeypatch.setattr(traffic, "read_counts", read)
+    add_to_file(path, counts)
+    second.join()
+    assert path.read_text() == "seq,count\n8,3\n"
 
 
 def test_contents_of_a_model_without_dimensions(tmp_path: Path) -> None:
