@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from kiln.config import load_target
 from kiln.emit import cold_kernels, joint, objects
+from kiln.emit.object_symbols import symbols
 from kiln.plan.schema import Plan
 from plans import plan_of
 from tvm.script import tirx
@@ -97,6 +98,21 @@ def test_the_instructions_are_those_of_the_target(tmp_path: Path) -> None:
     before = cold_kernels.code_bytes(path, "paired")
     cold_kernels.compile_for_size("paired", objects.llvm_ir(functions, target), target, path)
     assert cold_kernels.code_bytes(path, "paired") < before
+
+
+def test_a_border_for_size_is_filled_by_memset(tmp_path: Path) -> None:
+    @tirx.prim_func(private=True, s_tir=True)
+    def border(y: tirx.handle("int8", "global")) -> None:  # type: ignore[valid-type]
+        output = tirx.decl_buffer((40,), "int8", data=y)
+        for i in range(40):
+            output[i] = tirx.int8(3)
+
+    target, path = load_target("cortex_m4"), tmp_path / "border.o"
+    functions = {"border": border.with_attr("global_symbol", "border")}
+    objects.compile_object(functions, target, path)
+    cold_kernels.compile_for_size("border", objects.llvm_ir(functions, target), target, path)
+    names = {symbol.name for symbol in symbols(path.read_bytes()) if not symbol.defined}
+    assert names - {""} == {"__aeabi_memset"} and cold_kernels.code_bytes(path, "border") <= 12
 
 
 def test_an_object_for_size_is_smaller_and_one_for_speed_goes_into_a_joint_library(tmp_path: Path) -> None:
