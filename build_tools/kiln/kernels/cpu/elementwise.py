@@ -325,8 +325,7 @@ def make(
             return transposed.make(turned, in_place, inputs, machine, _STEPS)
         if not machine.parallel:
             nest = flattened(nest, expanded.reads())
-        if machine.parallel or any(map(is_dynamic, nest.extents)):
-            nest = with_longer_rows(nest, expanded, fused.tables, lanes, ranges, machine.parallel)
+        nest = with_longer_rows(nest, expanded, fused.tables, lanes, ranges, machine.parallel)
         expanded = fused.expanded(nest, stored)
     loops = _loops(nest, lanes, expanded, ranges)
     count = ranges.product(loops.sizes)

@@ -56,8 +56,11 @@ def flat_position(indices: Sequence[Expr], shape: Sequence[Extent]) -> Expr:
 
 
 def linear_factors(position: Expr, axes: Sequence[Any], ranges: SymbolRanges) -> list[Extent] | None:
-    """[coefficient of each axis, constant] of `position`, or None where it is not linear in `axes`."""
-    coefficients = sym.detect_linear_equation(sym.Analyzer().simplify(position), [axis.var for axis in axes])
+    """[coefficient of each axis, constant] of `position`, or None where it is not linear in `axes`.
+
+    `axes`: the variables of the axes.
+    """
+    coefficients = sym.detect_linear_equation(sym.Analyzer().simplify(position), list(axes))
     if len(coefficients) != len(axes) + 1:
         return None
     return [ranges.simplify(extent(coefficient)) for coefficient in coefficients]
@@ -133,7 +136,7 @@ class Interleaving:
     def _factors(self, read: TensorLoad) -> list[Extent] | None:
         """[stride along outer, stride along inner, constant] of `read`; None where it cannot be reordered."""
         position = flat_position(read.indices, read.source.shape)
-        factors = linear_factors(position, [self.outer, self.inner], self.ranges)
+        factors = linear_factors(position, [self.outer.var, self.inner.var], self.ranges)
         if factors is None or str(read.source.dtype) == "bool" or is_dynamic(factors[0]):
             return None
         if not is_dynamic(factors[0]) and not is_dynamic(factors[1]) and not factors[0] and not factors[1]:
@@ -221,7 +224,7 @@ def read_interleaving(nest: Nest, value: Expr, lanes: int, ranges: SymbolRanges)
     count, steps = extent(inner.dom.extent), extent(outer.dom.extent)
     if is_dynamic(count) or count >= min(lanes, _FEWEST_ALONE) or (not is_dynamic(steps) and steps < lanes):
         return None
-    stored = linear_factors(flat_position(nest.store, nest.buffer.shape), [outer, inner], ranges)
+    stored = linear_factors(flat_position(nest.store, nest.buffer.shape), [outer.var, inner.var], ranges)
     if stored is None or [factor for factor in stored[:2] if is_dynamic(factor)] or stored[:2] != [count, 1]:
         return None
     interleaving = Interleaving(nest, outer, inner, count, lanes, ranges)

@@ -45,11 +45,25 @@ def strided(
 
     `ranges`: of the variables in `shape`. Strides depend on no axis, but may depend on these variables.
     """
-    factors = linear_factors(flat_position(indices, shape), axes, ranges)
+    position, axis_variables = _in_64_bits(flat_position(indices, shape), axes)
+    factors = linear_factors(position, axis_variables, ranges)
     if factors is None or not all(_is_size(factor, ranges) for factor in factors):
         return None
     *strides, start = factors
     return Strided(tuple(strides), start)
+
+
+def _in_64_bits(position: Expr, axes: Sequence[Any]) -> tuple[Expr, list[Any]]:
+    """`position` with a variable of 64 bits for each axis of 32, and the variables of all axes.
+
+    Of a tensor inside a padded one, indices are casts of axes of 32 bits, in which no equation is linear.
+    """
+    wide = {axis.var: tirx.Var(axis.var.name, "int64") for axis in axes if str(axis.var.ty.dtype) != "int64"}
+
+    def on_cast(cast: Any) -> Any:
+        return wide.get(cast.value, cast) if str(cast.ty.dtype) == "int64" else cast
+
+    return structural_map(position, ((tirx.Cast, on_cast),)), [wide.get(a.var, a.var) for a in axes]
 
 
 def _is_size(factor: Extent, ranges: SymbolRanges) -> bool:
@@ -89,16 +103,20 @@ def is_mergeable(expanded: Expanded, tables: Mapping[Any, Any]) -> bool:
 def with_longer_rows(
     nest: Nest, expanded: Expanded, tables: Mapping[Any, Any], lanes: int, ranges: SymbolRanges, shared: bool
 ) -> Nest:
-    """`nest` with merged axes if vectors along its last axis leave a rest that counts.
+    """`nest` with merged axes where that pays.
+
+    Where threads share the first axes, these stay, and the others are merged if vectors along the last axis
+    leave a rest that counts. Without threads all are: each axis that is left costs a division an element of
+    the loops around it, and LLVM copies a longer row by one call.
 
     `expanded`: the expression of an element. `tables`: see `is_mergeable`. `ranges`: of the variables in
-    sizes. `shared`: whether the first axes stay, for threads to share.
+    sizes. `shared`: whether threads share the first axes.
     """
     wide = [size for size in nest.extents if is_dynamic(size) or size != 1]
     if not wide or not is_mergeable(expanded, tables):
         return nest
     whole = not is_dynamic(wide[-1]) and wide[-1] % lanes == 0
-    if whole or ranges.least(wide[-1]) >= _LONG * lanes:
+    if shared and (whole or ranges.least(wide[-1]) >= _LONG * lanes):
         return nest
     expanded_nest = replace_fields(nest, value=expanded.value)
     fewer = merged(expanded_nest, not shared, ranges)
