@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from kiln.command_line import __main__ as command_line
-from kiln.command_line.quantise import improve, run
+from kiln.command_line.quantise import improve, quantiser, run
 from kiln.command_line.quantise.improve import QuantiseOptions
 from kiln.command_line.quantise.quantiser import Quantiser
 from kiln.command_line.quantise.run import Goal, quantise
@@ -144,7 +144,8 @@ def test_golden_inputs_are_weak_data(net: Path, tmp_path: Path, monkeypatch: pyt
         opened.append(path.name)
         return open_reference(path)
 
-    monkeypatch.setattr(run, "open_reference", counted)
+    for module in (run, quantiser):
+        monkeypatch.setattr(module, "open_reference", counted)
     result = quantise(str(net), None, tmp_path / "out.onnx")
     assert result.warning.startswith("calibrated on 3 golden inputs, which may differ from real ones")
     assert opened.count("prepared.onnx") == 1

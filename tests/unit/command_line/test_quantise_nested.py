@@ -86,3 +86,16 @@ def test_sizes_that_the_file_names(net: Path, tmp_path: Path) -> None:
     onnx.save(model, str(tmp_path / "open.onnx"))
     named = Quantiser(tmp_path / "open.onnx", tmp_path).ports()[0]
     assert (named.shape, named.declared) == ((None, None), (None, None))
+
+
+def test_a_model_that_onnx_runtime_cannot_load_is_named(tmp_path: Path) -> None:
+    """As with a shape that the file declares and the nodes do not have; not the file made from it."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    net (float[2,4] x) => (float[2,4] y) <float[4,4] w, float[2,3] p> { p = MatMul(x, w)  y = Add(p, x) }
+    """
+    model = onnx.parser.parse_model(text)
+    path = tmp_path / "net.onnx"
+    onnx.save(model, str(path))
+    with pytest.raises(KilnError, match=r"net.onnx: the reference cannot load it") as refused:
+        quantise(str(path), None, tmp_path / "out.onnx")
+    assert "prepared" not in str(refused.value)

@@ -91,7 +91,7 @@ class Quantiser:
     ) -> None:
         from onnxruntime.quantization.shape_inference import quant_pre_process
 
-        self.prepared = folder / "prepared.onnx"
+        self._source, self.prepared = source, folder / "prepared.onnx"
         try:
             with quiet_stderr():
                 quant_pre_process(str(source), str(self.prepared), skip_symbolic_shape=True)
@@ -129,6 +129,14 @@ class Quantiser:
             if value.name not in constants
         ]
 
+    def float_reference(self) -> Reference:
+        """The reference of the float model. Raises KilnError, with the file that was given, for one that ONNX
+        Runtime cannot load."""
+        try:
+            return open_reference(self.prepared)
+        except KilnError as error:
+            raise KilnError(str(error).replace(str(self.prepared), str(self._source))) from error
+
     def step(self) -> Callable[[Mapping[str, Array]], Mapping[str, Array]]:
         """A run of the float model, from inputs to outputs by name; the first one opens it."""
         opened: list[Reference] = []
@@ -137,7 +145,7 @@ class Quantiser:
 
         def run(given: Mapping[str, Array]) -> Mapping[str, Array]:
             if not opened:
-                opened.append(open_reference(self.prepared))
+                opened.append(self.float_reference())
             return dict(zip(outputs, opened[0].run([given[name] for name in inputs]), strict=True))
 
         return run

@@ -155,15 +155,11 @@ def measurer(quantiser: Quantiser, samples: Samples) -> tuple[Callable[[Path], F
     names = [port.name for port in quantiser.ports()]
     labels = None if samples.labels is None else samples.labels[list(chosen)]
 
-    def outputs(path: Path) -> list[list[Array]]:
-        reference = open_reference(path)
-        return samples.outputs(reference, names, chosen)
-
-    want = outputs(quantiser.prepared)
+    want = samples.outputs(quantiser.float_reference(), names, chosen)
     check_labels(samples, want[0][0].size)
 
     def measure(path: Path) -> Figures:
-        got = outputs(path)
+        got = samples.outputs(open_reference(path), names, chosen)
         least = min(
             snr_db([run[index] for run in got], [run[index] for run in want]) for index in range(len(want[0]))
         )
