@@ -237,7 +237,11 @@ class _Connection:
 
     def _answers(self) -> bool:
         words = [*self._ssh, "-O", "check", "--", self._settings.host]
-        return subprocess.run(words, capture_output=True, check=False).returncode == 0
+        try:
+            done = subprocess.run(words, capture_output=True, check=False, timeout=self._settings.timeout)
+        except subprocess.TimeoutExpired:  # the master hangs: `_connect` has a limit of its own
+            return False
+        return done.returncode == 0
 
     def _reason(self) -> str:
         """ssh's error as one line with a remedy."""
