@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax, tirx
 
@@ -27,6 +28,8 @@ def _skips_taps(call: relax.Call, machine: Machine) -> bool:
         return False
     if weights.shape[:2] == (3, 3) and [*integers(attrs.strides), *integers(attrs.dilation)] == [1] * 4:
         return False  # Winograd's kernels take fewer products
+    if not np.isfinite(weights).all():
+        return False  # padding times infinity is NaN
     described = {name: integers(getattr(attrs, name)) for name in ("padding", "strides", "dilation")}
     padded = [height + top + bottom, width + left + right]
     tile = choose_tile(machine, out[0] * out[1], weights.shape[3])

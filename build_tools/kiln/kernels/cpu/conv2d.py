@@ -10,8 +10,8 @@ Schedule     Tile by kernels/cpu/gemm_tile.py. Each panel of weights is used for
              each tile.
              An operator with padding (lower/prepare.py leaves it where it is wide) is computed line by line
              without the taps that read padding (skipped_taps.py).
-Applies      NHWC/HWIO, constant weights, any stride and dilation; groups, unless
-             each has one output channel (see depthwise.py). float32, or (u)int8 with int32 sums.
+Applies      NHWC/HWIO, constant weights, any stride and dilation; groups, unless each has one output channel
+             (see depthwise.py). float32, or (u)int8 with int32 sums.
 Accuracy     Sums run in order of (i, j, c): the error of plain summation in float32, exact in int32.
 """
 
