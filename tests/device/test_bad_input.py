@@ -16,7 +16,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from scons_real import ROOT
+from scons_real import ROOT, shared_cache
 
 from .building import Project, write_small_network
 
@@ -216,6 +216,18 @@ def test_an_output_that_is_off(project: Project) -> None:
     assert done.stderr.endswith("kiln compare strict --target x86_64\n")  # names the first wrong tensor
     assert done.stderr.count("\n") == 1 and "FAILED" in done.stdout
     assert not (project.build / ".stages/x86_64/strict/test.json").exists()
+    # Through the command, whose stages are forks of it: what they say as they end is not taken for a crash.
+    words = ["target=x86_64", "model=strict", "test", *shared_cache(["target=x86_64"])]
+    again = subprocess.run(
+        [sys.executable, ROOT / "build_tools/command.py", *words],
+        check=False,
+        cwd=project.folder,
+        env=project.environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert again.stderr == done.stderr
 
 
 @pytest.mark.heavy  # in the gate tests/unit/scons/test_errors.py has a stand-in that a signal kills

@@ -244,7 +244,7 @@ def _fitted(matrix: Array, rows: int, columns: int) -> tuple[Array, Array, Array
         return None
     numbers = np.rint(tiles / np.where(steps > 0, steps, 1)[:, None])
     squares = (numbers * numbers).sum(1)
-    scales = np.where(squares > 0, (tiles * numbers).sum(1, dtype=np.float64) / np.maximum(squares, 1), 1.0)
+    scales = np.where(squares > 0, (tiles * numbers).sum(1, dtype=np.float64) / np.maximum(squares, 1), 0.0)
     exact = _exact_scales(tiles, numbers.astype(np.float32), scales)
     if exact is None:
         return None

@@ -19,7 +19,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 from kiln import stage_server
 from kiln.interpreter import module_command
@@ -30,6 +30,12 @@ _PACKAGES = str(Path(__file__).resolve().parents[2])
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def _close_own(file: IO[bytes], owner: int) -> None:
+    """Close a file in the process that opened it: in its forks, the number may be that of another file."""
+    if os.getpid() == owner:
+        file.close()
+
+
 class ServerProcess(ABC):
     """A process that starts stages; `control` is this side's end of the socket for requests."""
 
@@ -38,7 +44,7 @@ class ServerProcess(ABC):
     def __init__(self) -> None:
         self.control, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this object
-        weakref.finalize(self, self._log.close)
+        weakref.finalize(self, _close_own, self._log, os.getpid())
 
     def import_modules(self, names: Sequence[str]) -> None:
         """Let the process import the modules of these stages, and say so when it has."""
