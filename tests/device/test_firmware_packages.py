@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 from pathlib import Path
 from xml.etree import ElementTree
@@ -80,6 +81,26 @@ def text(packages: dict[str, zipfile.ZipFile], kind: str, name: str) -> str:
 
 def test_every_kind_is_made(packages: dict[str, zipfile.ZipFile]) -> None:
     assert sorted(packages) == sorted((*KINDS, "joint"))
+
+
+README_LINES = {
+    "zephyr": "west build -b BOARD kiln_net/samples/net`",
+    "cmsis-pack": "cpackget add Kiln.net.",
+    "arduino": "or examples/net/net.ino.",
+    "esp-idf": "idf.py -C components/kiln_net/examples/net set-target esp32c5 build",
+    "platformio": "Example: examples/run/main.c.",
+    "joint": "CONFIG_KILN_DUO=y",
+}
+
+
+@pytest.mark.parametrize("kind", README_LINES)
+def test_the_readme_names_what_the_package_has(packages: dict[str, zipfile.ZipFile], kind: str) -> None:
+    contents = files(packages, kind)
+    readme = contents["README.md"].decode()
+    assert README_LINES[kind] in readme and "static int run_model(void)" in readme
+    assert "{" not in readme.partition("```c")[0] and not re.search("\n{3}", readme)
+    (header,) = re.findall(r"^(\S+\.h) describes every function", readme, re.MULTILINE)
+    assert header in contents and int(re.findall(r"a stack of (\d+)", readme)[0]) >= 4096
 
 
 def test_zephyr(packages: dict[str, zipfile.ZipFile]) -> None:

@@ -1,17 +1,17 @@
 """Packages of a bundle for firmware projects: Zephyr, CMSIS-Pack, Arduino, ESP-IDF and PlatformIO.
 
-Each is a zip archive of the templates in firmware_files/<kind>, the headers, the static library, the licence
-of the model, and an example that runs the model once. The library is compiled for one core; where the format
-has a way to require that core and its FPU, the package requires them.
+Each is a zip archive of the templates in firmware_files/<kind>, a README, the headers, the static library,
+the licence of the model, and an example that runs the model once. The library is compiled for one core; where
+the format has a way to require that core and its FPU, the package requires them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
@@ -51,6 +51,7 @@ def make(kind: str, bundle: Bundle, target: Target, out: Path, models: Sequence[
         )
     facts = _facts(bundle, target, models or [bundle])
     files = _rendered(kind, facts)
+    files["README.md"] = _readme(kind, facts, files)
     files |= {f"{_KINDS[kind].headers}{p.name}": p.read_bytes() for p in sorted(bundle.include.glob("*.h"))}
     files[f"{_library_folder(kind, target)}{bundle.library.name}"] = bundle.library.read_bytes()
     licences = "".join(
@@ -78,6 +79,18 @@ def _rendered(kind: str, facts: Mapping[str, Any]) -> dict[str, bytes]:
         .encode()
         for name in environment.list_templates()
     }
+
+
+def _readme(kind: str, facts: Mapping[str, Any], files: Iterable[str]) -> bytes:
+    """README.md of a package whose example is among `files`: how to add it, and how to call the model."""
+    environment = templates.environment(_TEMPLATES)
+    environment.filters["dirname"] = lambda path: str(PurePosixPath(path).parent)
+    more = {
+        "kind": kind,
+        "header_file": f"{_KINDS[kind].headers}{facts['name']}.h",
+        "example_file": next(name for name in files if name.endswith(("main.c", ".ino"))),
+    }
+    return environment.get_template("README.md.j2").render(facts, **more).encode()
 
 
 def _licence(bundle: Bundle) -> str:
