@@ -51,8 +51,12 @@ class Project:
         words = [*arguments, *shared_cache(arguments)]
         if "PYTHONPATH" not in more:
             return forked.run_scons(self.command(*words)[3:], self.folder, self.environment(**more))
+        return self.run(self.command(*words), **more)
+
+    def run(self, command: Sequence[str | Path], **more: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in the project's folder, in a process of its own, with `more` in the environment."""
         return subprocess.run(
-            self.command(*words),
+            command,
             check=False,
             cwd=self.folder,
             env=self.environment(**more),

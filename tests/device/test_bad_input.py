@@ -218,15 +218,7 @@ def test_an_output_that_is_off(project: Project) -> None:
     assert not (project.build / ".stages/x86_64/strict/test.json").exists()
     # Through the command, whose stages are forks of it: what they say as they end is not taken for a crash.
     words = ["target=x86_64", "model=strict", "test", *shared_cache(["target=x86_64"])]
-    again = subprocess.run(
-        [sys.executable, ROOT / "build_tools/command.py", *words],
-        check=False,
-        cwd=project.folder,
-        env=project.environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    again = project.run([sys.executable, ROOT / "build_tools/command.py", *words])
     assert again.stderr == done.stderr
 
 
@@ -287,15 +279,7 @@ def test_a_file_size_limit(tmp_path: Path) -> None:
     limit = "import resource, runpy, signal, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000));"
     ignore = "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); sys.argv[0] = 'scons';"
     command = [sys.executable, "-c", f"{limit}{ignore} runpy.run_module('SCons', run_name='__main__')"]
-    done = subprocess.run(
-        [*command, *project.command("target=x86_64", f"model={network}")[3:]],
-        check=False,
-        cwd=project.folder,
-        env=project.environment(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = project.run([*command, *project.command("target=x86_64", f"model={network}")[3:]])
     assert done.returncode == 2
     assert done.stderr.startswith("kiln: error: ") and done.stderr.count("\n") == 1, done.stderr
     assert "File too large" in done.stderr

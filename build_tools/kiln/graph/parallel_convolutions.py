@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax, sym
+from tvm import relax
 
 from kiln.extents import shape_of
 from kiln.graph.bindings import (
@@ -33,6 +33,7 @@ from kiln.graph.bindings import (
     rewrite_calls,
 )
 from kiln.graph.convolutions import conv2d_nhwc
+from kiln.graph.reshapes import same_shape
 
 _LAYOUTS = ("NHWC", "HWIO", "NHWC")
 Pair = tuple[int, int]
@@ -42,10 +43,11 @@ Pair = tuple[int, int]
 class _Branch:
     """A term of a sum: a convolution of `data`, or `data` times a scale for each channel, plus `added`.
 
-    `kernel`: (H, W, I, O), in double precision; of a scaled tensor (1, 1, 1, O). `added`: (O,). `start`: the
-    place of the first tap on both axes, as minus the padding. `call`: the convolution; None for a scaled
-    tensor. `term`: the expression; None if it is a part of a scaled sum, which nothing in the graph computes.
-    `sign`: -1 where the term is subtracted; the kernel and what is added have this sign already.
+    `kernel`: (H, W, I, O), of a scaled tensor (1, 1, 1, O); sums of kernels are of double precision.
+    `added`: (O,). `start`: the place of the first tap on both axes, as minus the padding. `call`: the
+    convolution; None for a scaled tensor. `term`: the expression; None if it is a part of a scaled sum, which
+    nothing in the graph computes. `sign`: -1 where the term is subtracted; the kernel and what is added have
+    this sign already.
     """
 
     term: Any | None
@@ -66,8 +68,8 @@ class _Branch:
 
     @property
     def is_data(self) -> bool:
-        """Whether the term is `data` itself, which a kernel with small weights should not contain."""
-        return not self.is_conv and bool((self.kernel == 1).all()) and not self.added.any()
+        """Whether the term is `data`, or minus it, which a kernel with small weights should not contain."""
+        return not self.is_conv and bool((np.abs(self.kernel) == 1).all()) and not self.added.any()
 
     def negated(self, sign: int) -> _Branch:
         """This branch times 1 or -1."""
@@ -92,10 +94,8 @@ class _Branch:
         taps = []
         for axis in (0, 1):
             count, step = other.kernel.shape[axis], self.dilation[axis]
-            away, other_step = (
-                other.start[axis] - self.start[axis],
-                other.dilation[axis] if count > 1 else step,
-            )
+            away = other.start[axis] - self.start[axis]
+            other_step = other.dilation[axis] if count > 1 else step
             if away % step or other_step % step:
                 return None
             first, every = away // step, other_step // step
@@ -107,7 +107,7 @@ class _Branch:
 
     def with_added(self, other: _Branch, taps: tuple[slice, slice]) -> _Branch:
         """`self` with the kernel of `other` added at `taps`."""
-        kernel = self.kernel.copy()
+        kernel = self.kernel.astype(np.float64)  # a copy in any case
         if other.is_conv:
             kernel[taps] += other.kernel
         else:
@@ -135,7 +135,7 @@ class _SumsOfBranches:
                 return [*left[0], *(branch.negated(sign) for branch in right[0])], left[1] + sign * right[1]
         if name in ("relax.multiply", "relax.divide"):
             data, factor = _factor(call)
-            if factor is not None and _same_shape(data, call):
+            if factor is not None and same_shape(data.ty.shape, call.ty.shape):
                 return self._scaled(expr, data, factor)
         channels = shape_of(call)[-1]
         return [_Branch(expr, expr, np.ones((1, 1, 1, channels)), np.zeros(channels))], zero
@@ -145,7 +145,7 @@ class _SumsOfBranches:
         if constant(operand) is not None:
             value = _per_channel(operand, call)
             return None if value is None else ([], value)
-        return self.parts(operand) if _same_shape(operand, call) else None
+        return self.parts(operand) if same_shape(operand.ty.shape, call.ty.shape) else None
 
     def _scaled(self, expr: Any, data: Any, factor: Array) -> tuple[list[_Branch], Array]:
         """The parts of `expr`, which is `data` times `factor`."""
@@ -153,15 +153,6 @@ class _SumsOfBranches:
         if len(branches) == 1:
             return [branches[0].scaled(factor, expr, added)], np.zeros(1)
         return [branch.scaled(factor, None) for branch in branches], added * factor
-
-
-def _same_shape(expr: Any, other: Any) -> bool:
-    sizes, others = shape_of(expr), shape_of(other)
-    prove = sym.Analyzer().can_prove_equal
-    return len(sizes) == len(others) and all(
-        size == another if isinstance(size, int) and isinstance(another, int) else prove(size, another)
-        for size, another in zip(sizes, others, strict=True)
-    )
 
 
 def _per_channel(expr: Any, call: Any) -> Array | None:
@@ -191,9 +182,9 @@ def _convolution(term: Any, call: Any) -> _Branch | None:
     if weights is None or layouts != _LAYOUTS or str(call.ty.dtype) != str(weights.dtype):
         return None
     (top, left, *_), strides = integers(attrs.padding), integers(attrs.strides)
-    dilation, kernel = integers(attrs.dilation), weights.astype(np.float64)
+    dilation = integers(attrs.dilation)
     return _Branch(
-        term, call.args[0], kernel, np.zeros(kernel.shape[3]), (-top, -left),
+        term, call.args[0], weights, np.zeros(weights.shape[3]), (-top, -left),
         (strides[0], strides[1]), (dilation[0], dilation[1]), int(attrs.groups), call,
     )  # fmt: skip
 

@@ -23,7 +23,6 @@ def _skips_taps(call: relax.Call, machine: Machine) -> bool:
     sizes = [*shape_of(call.args[0])[1:3], *shape_of(call)[1:3]]
     if weights is None or str(attrs.kernel_layout) != "HWIO" or not all(isinstance(n, int) for n in sizes):
         return False
-    (height, width, *out), (top, left, bottom, right) = sizes, integers(attrs.padding)
     if str(call.ty.dtype) != "float32" or weights.dtype != "float32" or int(attrs.groups) != 1:
         return False
     if weights.shape[:2] == (3, 3) and [*integers(attrs.strides), *integers(attrs.dilation)] == [1] * 4:
@@ -31,9 +30,9 @@ def _skips_taps(call: relax.Call, machine: Machine) -> bool:
     if not np.isfinite(weights).all():
         return False  # padding times infinity is NaN
     described = {name: integers(getattr(attrs, name)) for name in ("padding", "strides", "dilation")}
-    padded = [height + top + bottom, width + left + right]
+    image, out = sizes[:2], sizes[2:]
     tile = choose_tile(machine, out[0] * out[1], weights.shape[3])
-    return pays(*axes_of(padded, weights.shape, out, described), tile)
+    return pays(*axes_of(image, weights.shape, out, described), tile)
 
 
 def _pad_before_conv2d(machine: Machine, rewriter: CallRewriter, call: relax.Call) -> Any:

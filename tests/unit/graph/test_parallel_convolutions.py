@@ -151,6 +151,12 @@ def test_other_types(dtype: str) -> None:
     assert (tuple(conv.args[1].ty.shape), str(conv.args[1].ty.dtype)) == ((3, 3, CHANNELS, 8), dtype)
 
 
+@pytest.mark.parametrize("combine", [op.add, op.subtract])
+def test_data_is_no_part_of_a_kernel(combine: Any) -> None:
+    mod = module([((1, 6, 5, CHANNELS), "float32")], lambda x: combine(_conv(x, 3, 3, padding=1), x))
+    assert operators(_changed(mod)) == operators(mod)
+
+
 def test_kernels_that_are_not_finite_stay() -> None:
     def both(x: Any) -> Any:
         return op.add(_conv(x, 3, 3, padding=1), op.divide(x, const([1.0, 0.0, 1.0, 1.0])))

@@ -47,8 +47,8 @@ class Schedule:
     row_tiles: int  # most tiles of rows
     part: int  # tiles of rows in a part
     parts: Extent
-    segments: Sequence[LineSegment]  # of a line, where taps that read padding are skipped; else empty
-    line_tiles: int  # most tiles of a line, if no tile goes from a line to the next; 0: tiles may do so
+    segments: Sequence[LineSegment]  # of a line, if no tile goes from a line to the next; else empty
+    line_tiles: int  # most tiles of a line in these segments; 0 without them
     by_group: bool  # whether a task is a group
     prefetch_distance: int  # in tile widths; 0: no prefetches
     tasks: Extent | None  # None: the kernel is not split
@@ -260,10 +260,7 @@ def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine)
             tile, own_lines = in_lines(conv, tile, machine)
     panels, widths = ceil_div(conv.columns, tile.columns), ceil_div(conv.columns, tile.width)
     group_weights = panels * (integer.panel_bytes if integer else conv.terms * tile.columns)
-    line_tiles = ceil_div(fused.ranges.greatest(conv.out_w), tile.rows) if own_lines else 0
-    line_segments = segments(conv.axes[1], tile.rows) if conv.axes else []
-    if line_segments:
-        line_tiles = line_segments[-1].tile + line_segments[-1].tiles
+    line_segments, line_tiles = _segments_of(conv, tile) if own_lines else ([], 0)
     row_tiles = fused.ranges.greatest(conv.lines) * line_tiles or ceil_div(most_rows, tile.rows)
     shared = machine.shares(conv.macs // tile.lanes)
     cores = machine.cores if shared else 1
@@ -299,6 +296,14 @@ def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine)
         prefetch_distance=_prefetch_distance(choice, most_rows, accumulator),
         tasks=tasks if shared else None,
     )
+
+
+def _segments_of(conv: Convolution, tile: Tile) -> tuple[list[LineSegment], int]:
+    """The segments of a line of `conv`, and most tiles in them: one segment where its image has padding."""
+    whole = LineSegment(0, conv.out_w, range(conv.kernel_w), tile.rows, 0)
+    found = segments(conv.axes[1], tile.rows) if conv.axes else [whole]
+    last = found[-1]
+    return found, last.tile + ceil_div(conv.ranges.greatest(last.pixels), last.rows)
 
 
 def _prefetch_distance(choice: TuningRecord, rows: int, accumulator: str) -> int:

@@ -86,28 +86,19 @@ class TileLoops:
     def _line(self, line: Expr, first_column: Expr, columns: int, group: Expr | None = None) -> None:
         """Emit the tiles of output line `line`, counted over all images; the other arguments are those of
         `_tile_at`."""
-        conv, rows = self.conv, self.schedule.tile.rows
-        line = bind(line)
+        conv, line = self.conv, bind(line)
         first_index = line * int64(self.schedule.line_tiles)
-
         for segment in self.schedule.segments:
             loops = conv.loops_of(line, segment.taps)
 
-            def part(
+            def tile(
                 pixel: Expr, count: int, segment: LineSegment = segment, loops: list[Loop] = loops
             ) -> None:
                 index = first_index + int64(segment.tile) + divide(pixel, segment.rows)
                 pixels = conv.pixels(line, pixel + int64(segment.first), count)
                 self._tiles(pixels, index, first_column, columns, group, loops)
 
-            blocks(segment.pixels, segment.rows, part)
-
-        def tile(pixel: Expr, count: int) -> None:
-            index = first_index + divide(pixel, rows)
-            self._tiles(conv.pixels(line, pixel, count), index, first_column, columns, group, conv.loops())
-
-        if not self.schedule.segments:
-            blocks(conv.out_w, rows, tile)
+            blocks(segment.pixels, segment.rows, tile)
 
     def _tile_at(
         self, first_row: Expr, count: int, first_column: Expr, columns: int, group: Expr | None = None

@@ -50,8 +50,11 @@ class Convolution:
         out = [1, x_shape[2]] if self.is_layer else anchor.extents[1:3]
         self._set(x_shape, k_shape, out, attrs)
         if any(attrs.get("padding", ())):
-            # The first nest pads. It has the sizes of the image, also of one that is a part of x.
-            self.axes = axes_of([int(size) for size in fused.nests[0].extents[1:3]], k_shape, out, attrs)
+            # The first nest pads. Its sizes tell those of the image, also of one that is a part of x.
+            pads = attrs["padding"]
+            padded = [int(size) for size in fused.nests[0].extents[1:3]]
+            image = [padded[axis] - pads[axis] - pads[axis + 2] for axis in (0, 1)]
+            self.axes = axes_of(image, k_shape, out, attrs)
 
     @classmethod
     def of_sizes(
@@ -108,9 +111,10 @@ class Convolution:
     def loops_of(self, line: Expr, columns: range) -> list[Loop]:
         """`loops` over the kernel rows that output line `line` reads inside its image, and over `columns`.
 
-        Lines are counted over all images.
+        Lines are counted over all images. All of the loops where the image has its padding.
         """
-        assert self.axes is not None
+        if self.axes is None:
+            return self.loops()
         over_rows, over_columns, over_channels = self.loops()
         single_image = self.ranges.same(self.batch, 1)
         first, count = self.axes[0].alive_at(line if single_image else modulo(line, self.out_h))

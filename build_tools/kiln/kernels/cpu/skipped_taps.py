@@ -56,18 +56,17 @@ class WindowAxis:
 
 
 def axes_of(
-    padded: Sequence[int], kernel: Sequence[int], out: Sequence[Extent], attrs: Mapping[str, Any]
+    image: Sequence[int], kernel: Sequence[int], out: Sequence[Extent], attrs: Mapping[str, Any]
 ) -> tuple[WindowAxis, WindowAxis]:
     """The axes of the lines and columns of a convolution (NHWC, HWIO).
 
-    `padded`: height and width of the image with its padding; `kernel`: those of the kernel first; `out`:
-    those of the result. `attrs`: padding, strides and dilation. All sizes are static.
+    `image`, `kernel` and `out`, the result, begin with height and width. `attrs`: padding, strides and
+    dilation. All sizes are static.
     """
-    padding = [int(width) for width in attrs["padding"]]
     lines, columns = (
         WindowAxis(
-            padded[axis] - padding[axis] - padding[axis + 2], int(kernel[axis]), int(out[axis]),
-            int(attrs["strides"][axis]), int(attrs["dilation"][axis]), padding[axis],
+            image[axis], int(kernel[axis]), int(out[axis]), int(attrs["strides"][axis]),
+            int(attrs["dilation"][axis]), int(attrs["padding"][axis]),
         )
         for axis in (0, 1)
     )  # fmt: skip
@@ -82,29 +81,23 @@ class LineSegment:
     """
 
     first: int
-    pixels: int
+    pixels: Extent
     taps: range
     rows: int
     tile: int
-
-    @property
-    def tiles(self) -> int:
-        """Number of tiles; the last may be shorter."""
-        return ceil_div(self.pixels, self.rows)
 
 
 def segments(axis: WindowAxis, rows: int) -> list[LineSegment]:
     """The segments of a line of `axis`, with tiles of about equal height, at most `rows`."""
     found: list[LineSegment] = []
-    first = 0
+    first = tile = 0
     for position in range(1, axis.out + 1):
         taps = axis.alive(first)
         if position == axis.out or axis.alive(position) != taps:
             pixels = position - first
-            height = ceil_div(pixels, ceil_div(pixels, rows))
-            tile = found[-1].tile + found[-1].tiles if found else 0
-            found.append(LineSegment(first, pixels, taps, height, tile))
-            first = position
+            tiles = ceil_div(pixels, rows)
+            found.append(LineSegment(first, pixels, taps, ceil_div(pixels, tiles), tile))
+            first, tile = position, tile + tiles
     return found
 
 
@@ -113,8 +106,9 @@ def _sums(pixels: int, tile: Tile) -> int:
 
 
 def _heights(segment: LineSegment) -> Iterator[int]:
-    for first in range(0, segment.pixels, segment.rows):
-        yield min(segment.rows, segment.pixels - first)
+    pixels = int(segment.pixels)
+    for first in range(0, pixels, segment.rows):
+        yield min(segment.rows, pixels - first)
 
 
 def pays(lines: WindowAxis, columns: WindowAxis, tile: Tile) -> bool:
