@@ -158,19 +158,24 @@ class GroupLowering:
         return self._forms[name]
 
     def values_of(self, func: tirx.PrimFunc, tensor_names: list[str]) -> dict[Any, SizeExpr]:
-        """The size of each variable in the shapes of the parameters of `func`, which are `tensor_names`."""
-        values = dict(self.given.get(func, {}))
+        """The size of each variable in the shapes of the parameters of `func`, which are `tensor_names`.
+
+        In the order of the shapes: TVM passes further sizes in an order that differs from run to run, which
+        would be that of the kernel's arguments.
+        """
+        given = self.given.get(func, {})
+        values: dict[Any, SizeExpr] = {}
         for param, name in zip((p for p in func.params if tirx.is_buffer_var(p)), tensor_names, strict=True):
             for size, value in zip(param.shape, self.steps.tensors[name].shape, strict=True):
                 if isinstance(size, tirx.Var):
-                    values.setdefault(size, value)
+                    values.setdefault(size, given.get(size, value))
                 elif (
                     isinstance(size, tirx.Mul)
                     and isinstance(size.a, tirx.Var)
                     and isinstance(size.b, tirx.IntImm)
                 ):
-                    values.setdefault(size.a, divided(value, int(size.b)))
-        return values
+                    values.setdefault(size.a, given.get(size.a, divided(value, int(size.b))))
+        return values | {variable: given[variable] for variable in sorted(given, key=str)}
 
     def ranges_of(self, values: Mapping[Any, SizeExpr]) -> SymbolRanges:
         """The range of each variable in the bucket's box."""

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pytest
 from kiln.config import load_target
-from kiln.lower.pipeline import Lowering, passes
+from kiln.lower.pipeline import Lowering, lower, passes
+from relaxed import const, module
+from tvm import relax, tirx
 
 
 def names_for(target: str) -> list[str]:
@@ -44,3 +52,24 @@ def test_cpu_and_gpu_share_the_order_of_passes() -> None:
     assert set(gpu) - set(cpu) == only
     assert [name for name in cpu if name in gpu] == [name for name in gpu if name in cpu]
     assert "index_checks" in gpu and gpu[-1] == "kernels" and len(set(cpu)) == len(cpu)
+
+
+@pytest.mark.parametrize("names", list(itertools.permutations(("a", "m", "z"))))
+def test_sizes_are_arguments_in_the_order_of_the_shapes(names: tuple[str, ...]) -> None:
+    """Whatever order TVM passes them in, so that every build of a model has the same bytes."""
+    weights = const(np.ones((3, 3, 4, 8)))
+
+    def body(x: Any) -> Any:
+        layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+        return relax.op.nn.relu(relax.op.nn.conv2d(x, weights, padding=1, **layouts))
+
+    # In another order than in the shape, as variables are made, too: it may be that of their addresses.
+    variables = {name: tirx.Var(name, "int64") for name in sorted(names)}
+    mod = module([([*(variables[name] for name in names), 4], "float32")], body)
+    dims = {name: {"dim": name, "divide": 1, "min": 1, "max": 9} for name in names}
+    mod.update_func(mod.get_global_var("main"), mod["main"].with_attr("kiln.dims", json.dumps(dims)))
+    target = load_target("aarch64")
+    lowered = lower(mod, Lowering("m", target.for_variant(target.base), "none"))
+    (conv,) = (function for name, function in lowered.functions.items() if name.startswith("kilnk_conv2d"))
+    passed = [param.name for param in conv.params if param.name.endswith("_size")]
+    assert passed == [f"{name}_size" for name in names]
