@@ -123,6 +123,37 @@ def test_ports_say_what_they_store_and_the_reference_takes_them(tmp_path: Path) 
     assert (Program(path, optimise=True).run(given)[0] == reference[0]).all()
 
 
+def test_sums_of_16_bits_are_rounded_where_they_become_another_type(tmp_path: Path) -> None:
+    kinds = {"bfloat16": TensorProto.BFLOAT16, "float16": TensorProto.FLOAT16}
+    nodes, inputs, outputs, wanted, given = [], [], [], [], []
+    for name, kind in kinds.items():
+        dtype = helper.tensor_dtype_to_np_dtype(kind)
+        x = np.arange(1000, 1256, dtype="float32").astype(dtype)
+        nodes.append(helper.make_node("Add", [name, name], [f"{name}_sum"]))
+        nodes.append(helper.make_node("Add", [f"{name}_sum", f"{name}_one"], [f"{name}_more"]))
+        given += [x, np.full(256, 1, dtype)]
+        inputs += [value(name, kind, 256), value(f"{name}_one", kind, 256)]
+        for to in ("DOUBLE", "INT32"):
+            number = getattr(TensorProto, to)
+            nodes.append(helper.make_node("Cast", [f"{name}_more"], [f"{name}_{to}"], to=number))
+            outputs.append(value(f"{name}_{to}", number, 256))
+            wanted.append((x + x + dtype.type(1)).astype(helper.tensor_dtype_to_np_dtype(number)))
+        nodes.append(helper.make_node("Cast", ["f"], [f"{name}_f"], to=kind))
+        nodes.append(helper.make_node("Cast", [f"{name}_f"], [f"{name}_back"], to=TensorProto.FLOAT))
+        outputs.append(value(f"{name}_back", TensorProto.FLOAT, 256))
+        wanted.append(numbers()[:256].astype(dtype).astype("float32"))
+    inputs += [value("f", TensorProto.FLOAT, 256), value("d", TensorProto.DOUBLE, 2)]
+    nodes.append(helper.make_node("Cast", ["d"], ["d16"], to=TensorProto.FLOAT16))
+    nodes.append(helper.make_node("Cast", ["d16"], ["d64"], to=TensorProto.DOUBLE))
+    outputs.append(value("d64", TensorProto.DOUBLE, 2))
+    beside = 1 + 2.0**-11 + np.array([2.0**-40, -(2.0**-40)])  # in float32 the number between two float16
+    wanted.append(beside.astype("float16").astype("float64"))
+    given = [array.view("uint16") if array.dtype == ml_dtypes.bfloat16 else array for array in given]
+    program = Program(write(tmp_path / "m.onnx", nodes, inputs, outputs), optimise=True)
+    for got, want in zip(program.run([*given, numbers()[:256], beside]), wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 def test_arithmetic_on_codes_is_refused(tmp_path: Path) -> None:
     kind = TensorProto.FLOAT8E5M2
     inputs = [value("x", kind, 4)]

@@ -80,6 +80,49 @@ def test_the_values_stay_within_rounding() -> None:
     }
 
 
+def test_casts_to_other_types_round_as_in_the_file() -> None:
+    """Sums that 11 bits cannot hold, as float64, integers and float32, also in a branch and after a cast."""
+    types = {"double": TensorProto.DOUBLE, "whole": TensorProto.INT32, "single": TensorProto.FLOAT}
+    inner = [helper.make_node("Cast", ["sum"], ["inner_double"], to=TensorProto.DOUBLE)]
+    port = helper.make_tensor_value_info("inner_double", TensorProto.DOUBLE, [4])
+    branch = helper.make_graph(inner, "branch", [], [port])
+    nodes = [
+        helper.make_node("Add", ["x", "x"], ["twice"]),
+        helper.make_node("Add", ["twice", "one"], ["sum"]),
+        helper.make_node("Cast", ["sum"], ["double"], to=TensorProto.DOUBLE),
+        helper.make_node("CastLike", ["sum", "n"], ["whole"]),
+        helper.make_node("Cast", ["d"], ["narrow"], to=HALF),
+        helper.make_node("Cast", ["narrow"], ["single"], to=TensorProto.FLOAT),
+        helper.make_node("If", ["flag"], ["either"], then_branch=branch, else_branch=branch),
+    ]
+    inputs = {"x": HALF, "n": TensorProto.INT32, "d": TensorProto.DOUBLE, "flag": TensorProto.BOOL}
+    sizes: dict[str, list[int]] = {"x": [4], "n": [4], "d": [4], "flag": []}
+    outputs = {**types, "either": TensorProto.DOUBLE}
+    made = helper.make_graph(
+        nodes, "g",
+        [helper.make_tensor_value_info(name, kind, sizes[name]) for name, kind in inputs.items()],
+        [helper.make_tensor_value_info(name, kind, [4]) for name, kind in outputs.items()],
+        [numpy_helper.from_array(np.array([1], "float16"), "one")],
+    )  # fmt: skip
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    feeds = {
+        "x": np.array([1024.0, 1025, 1027, -1025], "float16"), "n": np.zeros(4, "int32"),
+        "d": np.array([1 + 2.0**-11, 1.001, -3e-8, 1e6]), "flag": np.array(True),
+    }  # fmt: skip
+
+    def results() -> list[Any]:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        return list(session.run(None, feeds))
+
+    compute_in_float32(model)
+    onnx.checker.check_model(model, full_check=True)
+    sums = feeds["x"] + feeds["x"] + np.float16(1)
+    with np.errstate(over="ignore"):
+        wanted = [sums, sums.astype("int32"), feeds["d"].astype("float16"), sums]
+    for have, expected in zip(results(), wanted, strict=True):
+        np.testing.assert_array_equal(have, expected)
+
+
 def test_other_graphs_stay_as_they_are() -> None:
     node = helper.make_node("Relu", ["x"], ["y"])
     ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]

@@ -2,8 +2,9 @@
 
 All kernels, patterns and external libraries expect float32; processors without 16-bit arithmetic gain nothing
 from 16-bit tensors. So weights and constants are widened, which is exact, and every tensor between two nodes
-is float32. Inputs and outputs keep their types: a Cast follows an input and precedes an output. With
-`precision: fp16`, GPUs narrow weights and tensors again.
+is float32. Inputs and outputs keep their types: a Cast follows an input and precedes an output. Casts to
+other types round as in the file (kiln.frontend.onnx.half_casts). With `precision: fp16`, GPUs narrow weights
+and tensors again.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from kiln.frontend.onnx.attributes import graphs_in
 from kiln.frontend.onnx.domains import NARROW
+from kiln.frontend.onnx.half_casts import HALVES, round_before, rounding_casts
 
-HALVES = {TensorProto.FLOAT16: "fp16", TensorProto.BFLOAT16: "bf16"}
 _TYPE_ATTRIBUTES = frozenset(("to", "dtype", "output_dtype", "softmax_precision"))
 
 
@@ -34,6 +35,7 @@ def compute_in_float32(model: onnx.ModelProto) -> dict[str, str]:
     inputs = [value for value in graph.input if value.name not in weights and _is_half(value)]
     input_names = {value.name for value in graph.input}
     outputs = [value for value in graph.output if _is_half(value) and value.name not in input_names - weights]
+    rounding = rounding_casts(model)
     del graph.value_info[:]
     names_in_use = (
         {name for node in graph.node for name in (*node.input, *node.output)} | input_names | weights
@@ -42,6 +44,7 @@ def compute_in_float32(model: onnx.ModelProto) -> dict[str, str]:
         value.name: _unused_name(f"{value.name}.float32", names_in_use) for value in (*inputs, *outputs)
     }
     _widen(graph, renamed)
+    round_before(rounding)
     for tensor in graph.initializer:
         tensor.name = renamed.get(tensor.name, tensor.name)
     for value in graph.input:
