@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -121,3 +122,15 @@ def test_a_build_of_a_command_ends_with_it(by: signal.Signals) -> None:
         finally:
             process.kill()
     assert process.returncode == -by
+
+
+def test_folders_for_temporary_files_are_scratch_folders() -> None:
+    """Folders of any other kind stay where a killed process has left them."""
+    # The folder of a build's stages is removed by the next build; Triton's worker runs without Kiln.
+    others = {"scratch.py", "build_scratch.py", "worker.py of triton"}
+    makers = re.compile(r"mkdtemp\((?!.*\bdir=)|TemporaryDirectory\((?!.*\bdir=)")
+    found = set()
+    for path in (ROOT / "build_tools" / "kiln").rglob("*.py"):
+        if makers.search(path.read_text(encoding="utf-8")):
+            found.add(path.name + (" of triton" if path.parent.name == "triton" else ""))
+    assert found == others

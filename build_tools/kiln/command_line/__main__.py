@@ -16,7 +16,7 @@ from kiln import limits, unforeseen
 from kiln.command_line import listing
 from kiln.command_line.answer import AnswerPart, CommandAnswer, Reply, error_of
 from kiln.command_line.arguments import Command, completion, model_of, parse
-from kiln.command_line.checked_output import CheckedOutput, drop_output
+from kiln.command_line.checked_output import READER_HAS_ENDED, CheckedOutput, drop_output
 from kiln.config import load_model
 from kiln.errors import INTERRUPTED, KilnError
 from kiln.files import error_text
@@ -27,8 +27,9 @@ from kiln.scons.first_build import start_servers
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status.
 
-    0: done. 1: `compare` found a tensor beyond its limit. 2: an error, of which one line was printed. With
-    --json, stdout has one JSON object and nothing else, also after an error.
+    0: done. 1: `compare` found a tensor beyond its limit. 2: an error, of which one line was printed.
+    READER_HAS_ENDED: the reader of stdout has ended. With --json, stdout has one JSON object and nothing
+    else, also after an error.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     command, line = Command(json="--json" in words), ""
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except BrokenPipeError:
             return _reader_has_ended()
         except OSError:  # such as a full disk: the answer cannot be given where it is asked for
-            _reader_has_ended()
+            drop_output()
     print(line, file=sys.stderr)
     return 2
 
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _reader_has_ended() -> int:
     """Let the process end without writing what is still in the buffer of stdout; returns the status."""
     drop_output()
-    return 2
+    return READER_HAS_ENDED
 
 
 def _check_names(words: Sequence[str]) -> None:
@@ -305,7 +306,7 @@ def _scons(words: Sequence[str]) -> int:
         lost = output.lost()
         if lost is None or end.code not in (None, 0):
             raise
-        _reader_has_ended()
+        drop_output()
         raise KilnError(f"stdout: cannot write: {lost}") from None
     return 0
 

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
+READER_HAS_ENDED = 141  # exit status: that of programs which SIGPIPE ends, as a shell shows it
+
 
 class CheckedOutput(io.TextIOBase):
     """Writes to `stream`, and keeps the first error."""
@@ -57,11 +59,15 @@ class CheckedOutput(io.TextIOBase):
         """Whether there was an error of writing, also because the reader has ended."""
         return self._error is not None
 
+    def reader_has_ended(self) -> bool:
+        """Whether the first error of writing was that of a pipe without a reader (`kiln … | head -1`)."""
+        return self._error is not None and self._error.errno == errno.EPIPE
+
     def lost(self) -> str | None:
-        """Why lines were lost; None: none were, or their reader has ended (`kiln … | head -1`)."""
+        """Why lines were lost; None: none were, or their reader has ended."""
         with contextlib.suppress(OSError, ValueError):
             self.flush()
-        if self._error is None or self._error.errno == errno.EPIPE:
+        if self._error is None or self.reader_has_ended():
             return None
         return str(self._error.strerror or self._error)
 
@@ -74,8 +80,9 @@ def drop_output() -> None:
 def checked(main: Callable[[], int]) -> int:
     """Run `main`, and return its exit status; 2, after one line on stderr, if lines on stdout were lost.
 
-    For programs of argparse: whether it ignores that its help could not be written, or raises the error,
-    depends on the version of Python.
+    READER_HAS_ENDED, and no line, where their reader has ended, unless `main` has failed. Libraries that
+    print treat both in ways of their own: argparse ignores that its help could not be written, or raises the
+    error, depending on the version of Python, and rich ends with status 1 where the reader has ended.
     """
     sys.stdout = output = CheckedOutput(sys.stdout)
     status: object = 0
@@ -93,4 +100,6 @@ def checked(main: Callable[[], int]) -> int:
     if lost is not None and status == 0:
         print(f"kiln: error: stdout: cannot write: {lost}", file=sys.stderr)
         status = 2
+    if output.reader_has_ended() and status in (0, 1):
+        status = READER_HAS_ENDED
     return status if isinstance(status, int) else 2

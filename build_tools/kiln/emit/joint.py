@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from kiln.emit.source import emit
 from kiln.errors import KilnError
 from kiln.files import atomic_dir, atomic_write, read_json, write_json
 from kiln.plan.schema import Plan, read_plan
+from kiln.scratch import scratch_folder
 from kiln.stages.target import JointStage
 
 
@@ -36,10 +36,10 @@ def run(args: JointStage) -> None:
     groups = groups_of(args.together, names)
     joined = join_plans(models, args.name)
     arenas = share_arena(joined.plans, groups)
-    with atomic_dir(args.out) as folder, tempfile.TemporaryDirectory() as work:
+    with atomic_dir(args.out) as folder, scratch_folder("joint") as work:
         for name_of_folder in ("include", "lib", "src"):
             (folder / name_of_folder).mkdir()
-        objects = [*_kernels(args.objects), *_compiled(joined, target, Path(work), folder)]
+        objects = [*_kernels(args.objects), *_compiled(joined, target, work, folder)]
         headers = {model: (folder / "include" / f"{model}.h").read_text(encoding="utf-8") for model in names}
         objects += sorted(args.runtime.glob("*.o"))
         archive(objects, folder / "lib" / f"lib{args.name}.a")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from kiln.command_line.checked_output import CheckedOutput, checked
+from kiln import command_line
+from kiln.command_line.checked_output import READER_HAS_ENDED, CheckedOutput, checked
 from kiln.command_line.own_process import kiln_program
 
 
@@ -65,7 +67,7 @@ def test_help_that_is_lost_is_an_error(
 
     for number, status, said in (
         (0, 0, ""),
-        (errno.EPIPE, 0, ""),
+        (errno.EPIPE, READER_HAS_ENDED, ""),
         (errno.ENOSPC, 2, "kiln: error: stdout: cannot write: reason\n"),
     ):
         stream = Failing()
@@ -73,6 +75,35 @@ def test_help_that_is_lost_is_an_error(
         monkeypatch.setattr(sys, "stdout", stream)
         assert checked(main) == status
         assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    ("own", "status"), [(0, READER_HAS_ENDED), (1, READER_HAS_ENDED), (2, 2)], ids=["done", "rich", "failed"]
+)
+def test_a_reader_that_has_ended(monkeypatch: pytest.MonkeyPatch, own: int, status: int) -> None:
+    """As of `kiln compare net.onnx | head -1`, whose tables end the command with status 1."""
+
+    def main() -> int:
+        with contextlib.suppress(OSError):
+            print("a row")
+        sys.exit(own)
+
+    stream = Failing()
+    stream.number = errno.EPIPE
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert checked(main) == status
+
+
+@pytest.mark.parametrize("words", ["list models --json", "schema model", "-h"])
+def test_a_pipe_without_a_reader(words: str, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        program = [sys.executable, str(Path(command_line.__file__).parents[2] / "command.py"), *words.split()]
+        done = subprocess.run(
+            program, cwd=tmp_path, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+    assert (done.returncode, done.stderr) == (READER_HAS_ENDED, "")
 
 
 def test_other_errors_are_not_those_of_the_output() -> None:

@@ -33,6 +33,7 @@ from kiln.scons.farm import worker
 from kiln.scons.farm.facts import difference, facts
 from kiln.scons.server_process import stage_environment
 from kiln.scons.storage import DamagedError, StorageError, open_storage
+from kiln.scratch import scratch_folder
 
 CONNECT = 10.0  # seconds for an answer of the scheduler, and for its first worker
 PATIENCE = 60.0  # seconds without any worker after which a build ends
@@ -102,9 +103,9 @@ class Cluster:
         for logger in ("distributed", "distributed.client", "tornado.application"):
             logging.getLogger(logger).setLevel(logging.CRITICAL)
         if storage is None:
-            folder = tempfile.mkdtemp(prefix="kiln-cache-")
-            atexit.register(_remove_folder, folder)
-            storage = folder
+            scratch = contextlib.ExitStack()
+            atexit.register(scratch.close)
+            storage = str(scratch.enter_context(scratch_folder("cache")))
         self.storage = open_storage(storage)
         self._lock, self._fetched_at, self._worker_records = threading.Lock(), -math.inf, dict[str, Any]()
         self.address = self._start(int(local[1])) if local else text
@@ -276,8 +277,8 @@ def _end(status: int, log: str) -> str:
 def _probe_answer(storage: str, sha256: str) -> dict[str, Any]:
     """On a worker: its facts, and the reason why it cannot read the cache, if there is one."""
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            open_storage(storage).get(sha256, Path(folder, "probe"))
+        with scratch_folder("probe") as folder:
+            open_storage(storage).get(sha256, folder / "probe")
         fault = None
     except DamagedError:
         fault = f"it does not see the cache {open_storage(storage).shown} of this build"
@@ -311,9 +312,3 @@ def _end_local_cluster(process: subprocess.Popen[str]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _remove_folder(folder: str) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import sys
-import tempfile
+
+from kiln.scratch import scratch_folder
 
 
 def main() -> int:
@@ -18,8 +19,8 @@ def main() -> int:
 
     # A worker that ends because this process ends is not a fault.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    with tempfile.TemporaryDirectory(prefix="kiln-cluster-") as folder:
-        dask.config.set({"temporary-directory": folder})
+    with scratch_folder("cluster") as folder:
+        dask.config.set({"temporary-directory": str(folder)})
         with LocalCluster(
             n_workers=int(sys.argv[1]),
             threads_per_worker=1,

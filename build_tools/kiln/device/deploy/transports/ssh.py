@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -30,6 +28,7 @@ from kiln.device.deploy.transports import TIMEOUT, Answer, checked_name, printab
 from kiln.device.posix import PosixTransport, as_text_and_input
 from kiln.errors import KilnError
 from kiln.parent import end_with_parent
+from kiln.scratch import scratch_folder
 
 PATHS = ("config", "identity")
 PROGRAMS: tuple[str, ...] = ("ssh",)
@@ -137,7 +136,9 @@ class _Connection:
 
     def __init__(self, description: str, settings: SshSettings, first: _Connection | None = None) -> None:
         self._description, self._settings, self._shared = description, settings, first
-        self._folder = tempfile.mkdtemp(prefix="kiln-ssh-")  # its path must be short: it holds a socket
+        self._scratch = contextlib.ExitStack()
+        # Its path must be short: it holds a socket.
+        self._folder = self._scratch.enter_context(scratch_folder("ssh"))
         self._ssh = [process.client("ssh"), *self._options()]
         self._log = Path(self._folder, "log")
         self._master: subprocess.Popen[bytes] | None = None
@@ -178,7 +179,7 @@ class _Connection:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._master.wait(5)
             self._master = None
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._scratch.close()
 
     def _options(self) -> list[str]:
         chosen = self._settings
