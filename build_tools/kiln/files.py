@@ -32,6 +32,16 @@ def full_disk(folders: Iterable[Path]) -> str | None:
     return None
 
 
+def reason(error: OSError) -> str:
+    """The system's text for an error, with the limit of the shell that has caused it."""
+    text = str(error.strerror or error)
+    if error.errno != errno.EMFILE:
+        return text
+    import resource  # here: Windows has none
+
+    return f"{text}: this shell allows {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} (ulimit -n)"
+
+
 def error_text(error: OSError) -> str:
     """An error of the system as a line: the file, where the error has it, and the reason.
 
@@ -39,9 +49,9 @@ def error_text(error: OSError) -> str:
     current one and that of temporary files.
     """
     if error.filename:
-        return f"{error.filename}: {error.strerror or error}"
+        return f"{error.filename}: {reason(error)}"
     full = full_disk([Path.cwd(), Path(tempfile.gettempdir())]) if error.errno in _FULL else None
-    return full or error.strerror or str(error)
+    return full or reason(error)
 
 
 @functools.cache
@@ -96,7 +106,7 @@ def write_together(contents: Mapping[Path, bytes | str], *, sync: bool = True) -
         for temporary in temporaries.values():
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-        raise KilnError(f"{path}: cannot write {len(payloads[path])} bytes: {error.strerror}") from error
+        raise KilnError(f"{path}: cannot write {len(payloads[path])} bytes: {reason(error)}") from error
 
 
 def json_text(value: Any) -> str:
@@ -110,7 +120,7 @@ def make_build_folder(path: str | os.PathLike[str]) -> None:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise KilnError(
-            f"{Path('build').absolute()}: cannot be made: {error.strerror}; builds go to build/ of the "
+            f"{Path('build').absolute()}: cannot be made: {reason(error)}; builds go to build/ of the "
             "current folder: change to one that you can write to"
         ) from None
 
@@ -125,7 +135,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise KilnError(f"{path}: cannot read: {error.strerror}") from error
+        raise KilnError(f"{path}: cannot read: {reason(error)}") from error
     except (ValueError, RecursionError) as error:
         raise KilnError(f"{path}: not valid JSON: {error}") from error
 
@@ -135,7 +145,7 @@ def _reason(error: OSError) -> str:
     if isinstance(error, shutil.Error):
         _, _, text = error.args[0][0] if isinstance(error.args[0], list) else ("", "", str(error))
         return re.sub(r"^\[Errno \d+\] |: '[^']*'( -> '[^']*')?$", "", str(text))
-    return str(error.strerror or error)
+    return reason(error)
 
 
 @contextlib.contextmanager

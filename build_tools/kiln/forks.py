@@ -47,7 +47,7 @@ def each(function: Callable[[_Item], None], items: Sequence[_Item]) -> None:
         os.kill(os.getpid(), killed)
     if any(work.statuses):
         errors = work.said.decode(errors="replace").splitlines()
-        raise KilnError(errors[0] if errors else "a process ended without a reason")
+        raise KilnError(errors[0] if errors else limits.silent_end(max(work.statuses)))
 
 
 def pays(items: int) -> bool:

@@ -11,8 +11,12 @@ import contextlib
 import os
 import re
 import resource  # here: at the end of a shell's memory it could not be loaded
-from collections.abc import Sequence
+import signal
+import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from kiln.files import full_disk
 
 # Bytes of each unit in which configurations state sizes.
 UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 1000, "MB": 1000**2}
@@ -57,6 +61,32 @@ def shell_hint() -> str:
         return ""
     least = shown(_LEAST_FOR_BUILDS)
     return f"; this shell allows {shown(limit)} of memory (ulimit -v), Kiln needs {least} or more"
+
+
+def end_text(status: int) -> str:
+    """The end of a process in words: an exit status, or, below zero, a signal, which a shell's limit of
+    processor time sends too."""
+    if status >= 0:
+        return f"exit status {status}"
+    text = f"killed by {signal.Signals(-status).name}"
+    seconds = resource.getrlimit(resource.RLIMIT_CPU)[0]
+    if seconds == resource.RLIM_INFINITY or -status not in (signal.SIGKILL, signal.SIGXCPU):
+        return text
+    return f"{text}: this shell allows {seconds} s of processor time (ulimit -t)"
+
+
+def silent_end(status: int, folders: Iterable[Path] = ()) -> str:
+    """The end of a process that printed nothing, in words, with the likely cause: a disk that is full, or a
+    shell's limit of the size of files.
+
+    `folders`: where it writes, besides the current folder, build/ in it, which may be a disk of its own, and
+    that of temporary files. LLVM ends a process, and the system aborts one, whose file cannot grow.
+    """
+    full = full_disk([Path.cwd(), Path.cwd() / "build", Path(tempfile.gettempdir()), *folders])
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if full is None and most != resource.RLIM_INFINITY:
+        full = f"this shell allows files of {shown(most)} (ulimit -f)"
+    return end_text(status) if full is None else f"{end_text(status)}: {full}"
 
 
 def memory() -> int:

@@ -6,19 +6,16 @@ import functools
 import importlib.util
 import os
 import re
-import resource
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln import limits
 from kiln.errors import KilnError
-from kiln.files import full_disk
+from kiln.files import reason
 from kiln.interpreter import module_command
 from kiln.packages import missing_program
 from kiln.paths import cache_dir, data_dir
@@ -157,20 +154,6 @@ def zig_command() -> tuple[str, ...]:
     return tuple(module_command("ziglang"))
 
 
-def _end(status: int) -> str:
-    """The end of a program that printed nothing, in words: a signal or a status, and a disk that is full.
-
-    zig is aborted by the system where a file that it has mapped cannot grow.
-    """
-    text = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-    # The folder of builds may be a disk of its own.
-    full = full_disk([Path.cwd(), Path.cwd() / "build", Path(tempfile.gettempdir()), cache_dir()])
-    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    if full is None and most != resource.RLIM_INFINITY:
-        full = f"this shell allows files of {limits.shown(most)} (ulimit -f)"
-    return text if full is None else f"{text}: {full}"
-
-
 def _unreadable_path(command: Sequence[str]) -> str | None:
     """What to do about a folder whose name zig 0.17 cannot read in its lists of headers; None without one."""
     paths = [word[max(word.find("/"), 0) :] for word in command if "/" in word]
@@ -198,11 +181,11 @@ def run(command: Sequence[str], purpose: str) -> None:
     except subprocess.TimeoutExpired:
         raise KilnError(f"{purpose}: took longer than its limit of {_TIMEOUT:g} s") from None
     except OSError as error:
-        raise KilnError(f"{purpose}: cannot start '{command[0]}': {error.strerror}") from error
+        raise KilnError(f"{purpose}: cannot start '{command[0]}': {reason(error)}") from error
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip() and "warning:" not in line]
         errors = [line for line in lines if "error" in line or "No module" in line or "No space" in line]
-        first = (errors or lines or [_end(done.returncode)])[0]
+        first = (errors or lines or [limits.silent_end(done.returncode, [cache_dir()])])[0]
         if re.search(r"failed to parse '\S+\.d'", first):
             first = _unreadable_path(command) or first
         raise KilnError(f"{purpose}: '{' '.join(command[:4])} …' failed: {first}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import shutil
 import stat
 from pathlib import Path
@@ -87,3 +88,14 @@ def test_permissions_are_those_of_the_umask(tmp_path: Path, umask: int) -> None:
     finally:
         os.umask(before)
         files._umask.cache_clear()
+
+
+def test_too_many_open_files_names_the_limit_of_the_shell(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "file"
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    expected = f"Too many open files: this shell allows {most} (ulimit -n)"
+    error = OSError(errno.EMFILE, "Too many open files", str(path))
+    assert error_text(error) == f"{path}: {expected}"
+    with pytest.raises(KilnError) as raised, atomic_dir(path):
+        raise error
+    assert str(raised.value) == f"{path}: cannot write: {expected}"

@@ -24,6 +24,8 @@ def work(item):
         raise KilnError("item 5 is wrong")
     if item == 5 and kind == "other":
         raise ZeroDivisionError("1 / 0")
+    if item == 5 and kind == "silent":
+        os._exit(1)
     if item == 5 and kind == "signal":
         os.kill(os.getpid(), signal.SIGSEGV)
     (folder / f"{item}").write_text(str(os.getpid()))
@@ -35,9 +37,9 @@ except KilnError as error:
 """
 
 
-def run(folder: Path, kind: str = "", jobs: str = "3") -> subprocess.CompletedProcess[str]:
+def run(folder: Path, kind: str = "", jobs: str = "3", first: str = "") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "build_tools"), limits.JOBS: jobs}
-    command = [sys.executable, "-c", PROGRAM, str(folder), kind]
+    command = [sys.executable, "-c", first + PROGRAM, str(folder), kind]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -57,6 +59,15 @@ def test_an_error_in_a_fork(tmp_path: Path, kind: str, line: str) -> None:
     done = run(tmp_path, kind)
     assert (done.returncode, done.stdout) == (0, f"{line}\n")
     assert not (tmp_path / "5").exists()
+
+
+@pytest.mark.parametrize("free", [False, True], ids=["full", "free"])
+def test_a_fork_that_ends_without_an_error(tmp_path: Path, free: bool) -> None:
+    """As LLVM ends it where it cannot write an object."""
+    usage = "from shutil import _ntuple_diskusage as usage; import shutil; shutil.disk_usage = "
+    disk = f"{usage}lambda _: usage(1 << 30, 1 << 30, {1 << 30 if free else 512})\n"
+    full = f": No space left on device? {Path.cwd()} has 512 bytes left"
+    assert run(tmp_path, "silent", first=disk).stdout == f"exit status 1{'' if free else full}\n"
 
 
 def test_a_signal_in_a_fork(tmp_path: Path) -> None:

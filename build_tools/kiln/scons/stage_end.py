@@ -63,7 +63,7 @@ def failure_of(
     reasons = [line for line in lines if line not in left_out]
     if status < 0:
         while_text, remedy = doing.last(lines)
-        reason = f"killed by {signal.Signals(-status).name}{while_text}{remedy and f': {remedy}'}"
+        reason = f"{limits.end_text(status)}{while_text}{remedy and f': {remedy}'}"
     else:
         reason = (reasons or ["no reason given"])[-1]
     crashed = " ".join(reason.split())[:300] + limits.shell_hint()

@@ -166,7 +166,7 @@ def test_what_cannot_be_opened_or_reached(
         "https:/host/kiln": "http://HOST:PORT/PATH is expected",
         "HTTP://host name": "http://HOST:PORT/PATH is expected",
         "http://[::1": "http://HOST:PORT/PATH is expected",
-        "nothing://a/b": "Protocol not known: nothing",
+        "nothing://me:secret@a/b": "'nothing://a/b': unknown protocol 'nothing': a folder, http://HOST",
         "s3:bucket": "'s3:bucket': neither a URL such as .* nor a folder; .* is written ./s3:bucket",
         "://host": "neither a URL",
         "C:/kiln": "neither a URL",
@@ -182,9 +182,14 @@ def test_what_cannot_be_opened_or_reached(
         lambda one: one.entry(KEY),
         lambda one: one.has(KEY),
         lambda one: one.get(KEY, tmp_path / "a"),
+        lambda one: one.put_entry(KEY, []),
     ):
         with pytest.raises(StorageError, match=r"http://127.0.0.1:\d+/kiln: Connection refused"):
             act(open_storage(server.url))
+        # A file system that connects where it is made.
+        ftp = server.url.replace("http://", "ftp://me:secret@")
+        with pytest.raises(StorageError, match=r"^ftp://127.0.0.1:\d+/kiln: Connection refused$"):
+            act(open_storage(ftp))
 
 
 def test_a_server_may_close_the_connection_between_requests(server: Any, tmp_path: Path) -> None:

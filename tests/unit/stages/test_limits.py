@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -127,3 +128,15 @@ def test_a_limit_of_the_shell_is_named(
     assert limits.shell_hint() != ""
     monkeypatch.setenv(limits.MEMORY, "1048576")  # a stage's own limit
     assert limits.shell_hint() == ""
+
+
+def test_the_end_of_a_process_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a shell's limit of processor time, whose end is a signal that says nothing of it."""
+    limit = resource.RLIM_INFINITY
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    assert [limits.end_text(status) for status in (1, -9)] == ["exit status 1", "killed by SIGKILL"]
+    limit = 7
+    shell = ": this shell allows 7 s of processor time (ulimit -t)"
+    assert limits.end_text(-signal.SIGKILL) == f"killed by SIGKILL{shell}"
+    assert limits.end_text(-signal.SIGXCPU) == f"killed by SIGXCPU{shell}"
+    assert limits.end_text(-signal.SIGSEGV) == "killed by SIGSEGV"
