@@ -41,6 +41,10 @@ def _cases() -> Iterator[Case]:
     yield Case((1, 9, 9, 1), (3, 3, 1, 7), stride=2)
     yield Case((1, 9, 9, 1), (3, 3, 1, 4), "uint8", w="wide")
     yield Case((1, 6, 150, 1), (3, 3, 1, 4))  # rows too far apart for offsets of one byte
+    # Groups of few channels: the values of each row of the kernel are a vector, of the larger kernel two.
+    yield Case((1, 6, 40, 8), (3, 3, 4, 8), groups=2, w="wide")
+    yield Case((1, 7, 30, 12), (5, 5, 4, 21), groups=3, heavy=True)
+    yield Case((1, 6, 70, 8), (3, 3, 2, 24), stride=2, groups=4, heavy=True)
     yield Case((1, 12, 10, 1), (10, 4, 1, 6), stride=2)  # three vectors of four rows each
     yield Case((1, 6, 7, 3), (3, 3, 3, 5), stride=2)
     yield Case((1, 11, 9, 2), (5, 5, 2, 3), dilation=2, w="wide", heavy=True)

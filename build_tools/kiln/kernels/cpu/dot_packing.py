@@ -11,6 +11,7 @@ from kiln.tir.builder import Array, padded
 
 QUAD = 4  # values of k in a 32-bit word of x
 BLOCK = 16  # values of k in a vector of x
+_GREATEST_OFFSET = 255  # of a lane of a gathered vector
 BYTE_BIAS = 128  # is added to the weights of method `bytes`
 
 
@@ -45,8 +46,14 @@ def slots_of(run: int, wide: bool = False) -> tuple[int, list[Slot]]:
 
 
 def blocks_of(offsets: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The values of a short reduction, by vectors of x."""
-    return [offsets[cut : cut + BLOCK] for cut in range(0, len(offsets), BLOCK)]
+    """The values of a short reduction, by vectors of x, each with as many as one instruction can gather."""
+    blocks: list[tuple[int, ...]] = []
+    for offset in offsets:
+        if blocks and len(blocks[-1]) < BLOCK and 0 <= offset - blocks[-1][0] <= _GREATEST_OFFSET:
+            blocks[-1] += (offset,)
+        else:
+            blocks.append((offset,))
+    return blocks
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,7 @@ class DotPacking:
     def panel_bytes(self) -> int:
         """Bytes of one packed panel."""
         if self.offsets:  # the last vector of weights is read in full
-            beyond = -self.run % BLOCK if self.method == "vmladava" else 0
+            beyond = BLOCK - len(blocks_of(self.offsets)[-1]) if self.method == "vmladava" else 0
             return -(-(self.run_bytes + beyond) // 4) * 4
         return self.run_bytes * int(np.prod([loop.extent for loop in self.runs[:-1]], dtype=np.int64))
 

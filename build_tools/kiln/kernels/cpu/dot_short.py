@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,10 @@ from kiln.kernels.cpu.dot_operands import (
     word_of,
 )
 from kiln.kernels.cpu.dot_packing import BLOCK, QUAD, DotPacking, blocks_of, slots_of
-from kiln.tir.builder import bind, int64, load, registers, serial, store
+from kiln.tir.builder import bind, int64, load, registers, serial, store, vector
 from kiln.tir.vector_expr import i32, ramp
+
+_LANES = 4  # 32-bit lanes of a vector
 
 
 @dataclass(frozen=True)
@@ -62,21 +65,38 @@ class ShortRow:
                     lambda i, v, c=column: finish(first + int64(c + i), v),
                 )
             return
+        if packing.method == "vmladava" and columns == _LANES:
+            lanes = registers([_LANES], "int32")
+            for column in range(columns):
+                value = self._sum_of_vectors(left, start + int64(column * packing.run))
+                store(lanes, [int64(column)], value)
+            with vector(_LANES) as lane:
+                finish(first + lane, load(lanes, [lane]))
+            return
         for column in range(columns):
             offset = start + int64(column * packing.run)
-            sums = registers([1], "int32")
-            store(sums, [int64(0)], i32(0))
-            if packing.method == "vmladava":
-                for number, block in enumerate(left):
-                    right = bind(load(self.weights, [ramp(offset + int64(number * BLOCK), BLOCK)]))
-                    held, zero = load(sums, [int64(0)]) if number else i32(0), i32(0)
-                    value = call("int32", "llvm.arm.mve.vmldava.v16i8", zero, zero, zero, held, block, right)
-                    store(sums, [int64(0)], value)
-            else:
-                for k, value in enumerate(left):
-                    weight = tirx.Cast("int32", load(self.weights, [offset + int64(k)]))
-                    store(sums, [int64(0)], load(sums, [int64(0)]) + value * weight)
-            finish(first + int64(column), load(sums, [int64(0)]))
+            total = self._sum_of_vectors if packing.method == "vmladava" else self._sum_of_values
+            finish(first + int64(column), total(left, offset))
+
+    def _sum_of_vectors(self, left: Sequence[Expr], offset: Expr) -> Expr:
+        """The sum of a column, whose weights begin at `offset`; method `vmladava`."""
+        sums = registers([1], "int32")
+        starts = itertools.accumulate(map(len, blocks_of(self.packing.offsets)), initial=0)
+        for at, block in zip(starts, left, strict=False):
+            right = bind(load(self.weights, [ramp(offset + int64(at), BLOCK)]))
+            held, zero = load(sums, [int64(0)]) if at else i32(0), i32(0)
+            value = call("int32", "llvm.arm.mve.vmldava.v16i8", zero, zero, zero, held, block, right)
+            store(sums, [int64(0)], value)
+        return load(sums, [int64(0)])
+
+    def _sum_of_values(self, left: Sequence[Expr], offset: Expr) -> Expr:
+        """The sum of a column, whose weights begin at `offset`; method `mla`."""
+        sums = registers([1], "int32")
+        store(sums, [int64(0)], i32(0))
+        for k, value in enumerate(left):
+            weight = tirx.Cast("int32", load(self.weights, [offset + int64(k)]))
+            store(sums, [int64(0)], load(sums, [int64(0)]) + value * weight)
+        return load(sums, [int64(0)])
 
     def _two_columns(self, left: Sequence[Expr], offset: Expr, columns: int, finish: Any) -> None:
         """Emit two columns, whose weights begin at `offset`; method `smlad`."""

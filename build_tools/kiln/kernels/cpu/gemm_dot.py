@@ -22,7 +22,8 @@ Schedule     smlad: four bytes of x are a load and two SXTB16, which give k, k +
              each pixel, as one run, and the columns are the inner loop. mla: the same on cores that have
              neither instruction.
              bytes: four columns of a row at a time (dot_bytes.py), on cores with few registers as well.
-             vmladava: up to four vectors, gathered from rows of the image, if rows fill fewer lanes alone.
+             vmladava: up to four vectors, gathered from rows of the image, if runs fill fewer lanes alone, as
+             those of a convolution with groups do; up to twelve, if runs would take twice as many.
              vmladava: four columns of a row, whose results are computed as a vector; longer reductions two
              rows by two columns, which share loads.
 Applies      int8 weights. Weights of -128 need both columns to be unpacked. vmladava: int8 x. mla: short
@@ -47,13 +48,15 @@ from kiln.kernels.cpu.output_tile import OutputTile, TileOperands
 from kiln.tir.builder import Machine, int64
 
 METHODS = {"dsp": "smlad", "mve": "vmladava", "none": "mla"}  # by the target's instructions
+_MOST_VECTORS = 4  # of x, which stay in registers
+_MOST_SPILLED = 12  # vectors of x, some of which are reloaded for each panel
 # The longest reduction whose values of x all stay in registers, by method.
-_SHORT = {"smlad": 12, "vmladava": 4 * BLOCK, "mla": 9}
+_SHORT = {"smlad": 12, "vmladava": _MOST_SPILLED * BLOCK, "mla": 9}
 _REGISTERS = 12  # of a core that keeps the values of a short reduction in registers
 _LEAST_COLUMNS = 8  # of a row whose values are worth being added up, for method `bytes`
 _GREATEST_DEPTH = 1 << 14  # of sums of weights that are greater by 128, which must fit 32 bits
 _BYTE_COLUMNS = 4  # of a panel of method `bytes`: offsets of loads are below 32
-_GREATEST_OFFSET = 255  # of a lane of a gathered vector
+
 _LEAST_SHARED = 18 * BLOCK  # values of a sum, from which shared loads save more than a vector of results
 
 
@@ -93,9 +96,13 @@ def _tile(method: str, rows: int, columns: int, depth: int) -> Tile:
     return Tile(2, 2, 1, parts=panel // 2)
 
 
-def _whole_row(columns: int) -> Tile:
-    """The tile of a short reduction: all columns of one row; the slots of a pair are one panel."""
-    return Tile(1, 2, 1, adjacent=ceil_div(columns, 2))
+def _whole_row(method: str, columns: int) -> Tile:
+    """The tile of a short reduction: all columns of one row; the slots of a pair are one panel.
+
+    With vectors, a panel has four columns, whose results are a vector, if these are few columns too many.
+    """
+    panel = 4 if method == "vmladava" and columns % 4 in (0, 3) else 2
+    return Tile(1, panel, 1, adjacent=ceil_div(columns, panel))
 
 
 def _short_offsets(method: str, machine: Machine, runs: tuple[Loop, ...], columns: int) -> tuple[int, ...]:
@@ -110,8 +117,10 @@ def _short_offsets(method: str, machine: Machine, runs: tuple[Loop, ...], column
     # Where the runs alone would fill as many vectors, several rows share each vector of weights.
     blocks = blocks_of(tuple(offsets))
     of_runs = ceil_div(runs[-1].extent, BLOCK) * (len(offsets) // runs[-1].extent)
-    reached = len(runs) == 1 or all(block[-1] - block[0] <= _GREATEST_OFFSET for block in blocks)
-    return tuple(offsets) if reached and (len(blocks) == 1 or len(blocks) < of_runs) else ()
+    fewer = len(blocks) == 1 or len(blocks) < of_runs
+    if len(blocks) > _MOST_VECTORS:
+        fewer = len(blocks) <= min(_MOST_SPILLED, of_runs // 2)
+    return tuple(offsets) if fewer else ()
 
 
 def _of_bytes(
@@ -153,7 +162,7 @@ def dot_product(
         return None
     if method == "mla" and not offsets:
         return None
-    tile = _whole_row(columns) if offsets else _tile(method, rows, columns, _depth(runs))
+    tile = _whole_row(method, columns) if offsets else _tile(method, rows, columns, _depth(runs))
     signed = dtypes[0] != "uint8"
     rolled = rows == 1 and method == "vmladava"
     return DotProduct(method, tile, runs, signed, shared, arrangement, offsets, wide=wide, rolled=rolled)
