@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from onnx import numpy_helper
 from kiln.arrays import Array
 from kiln.frontend.onnx.order import reads
 
+LIMITS = ("Relu", "Clip")
 # Operators with weights: those that a search keeps in float, and whose biases are corrected.
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
@@ -20,8 +21,7 @@ class OnnxGraph:
     """A model that passes change: constants get new names with it, so that nodes never share a change.
 
     `outputs`: tensors that have to keep their values for readers outside of `nodes`: the model's outputs, and
-    what graphs nested in nodes (If, Loop) read. `kept_limits`: names of the nodes that have to stay in float
-    for those.
+    what graphs nested in nodes (If, Loop) read.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -35,11 +35,7 @@ class OnnxGraph:
         self.outputs = {value.name for value in model.graph.output}
         nested_reads = {name for node in self.nodes for name in reads(node) - set(node.input)}
         self.outputs |= nested_reads
-        # onnxruntime.quantization removes a limit at 0 whose result it rounds, though nested graphs read it.
-        self.kept_limits = [
-            str(node.name) for node in self.nodes
-            if node.op_type in ("Relu", "Clip") and nested_reads.intersection(node.output)
-        ]  # fmt: skip
+        self._nested_reads = nested_reads
         self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
         for node in self.nodes:
             if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
@@ -47,6 +43,33 @@ class OnnxGraph:
         self._arrays: dict[str, Array] = {}
         values = (*model.graph.value_info, *model.graph.input, *model.graph.output)
         self._shapes = {value.name: value.type.tensor_type.shape for value in values}
+
+    def kept_limits(self, floats: Collection[str]) -> list[str]:
+        """Names of the limits (Relu, Clip) that have to be nodes of their own where the tensors `floats` are
+        not rounded.
+
+        onnxruntime.quantization removes a limit whose result it rounds, as the least and the greatest level
+        are limits as well. They are none for a tensor that is not rounded or that nested graphs read, and
+        those of a Clip without 0 in its range are further apart, since 0 is always a level.
+        """
+        unrounded = self._nested_reads.union(floats)
+        return [
+            str(node.name) for node in self.nodes
+            if node.op_type in LIMITS and (unrounded.intersection(node.output) or self._is_without_zero(node))
+        ]  # fmt: skip
+
+    def _is_without_zero(self, node: Any) -> bool:
+        """Whether 0 is, or may be, outside of the limits of a Clip."""
+        if node.op_type != "Clip":
+            return False
+        limits = [attribute(node, "min"), attribute(node, "max")]
+        for number, name in enumerate(node.input[1:]):
+            value = self.constant(name) if name else None
+            if name and value is None:
+                return True
+            limits[number] = None if value is None else float(value.item())
+        low, high = limits
+        return (low is not None and low > 0) or (high is not None and high < 0)
 
     def constant(self, name: str) -> Array | None:
         """The value of a constant; None for a tensor that is computed, and for an absent operand."""

@@ -19,6 +19,8 @@ from kiln.command_line.quantise.bias import correct, corrections
 from kiln.command_line.quantise.choices import followers_in_float, is_choice
 from kiln.command_line.quantise.equalise import equalise
 from kiln.command_line.quantise.graphs import OnnxGraph, drop_unused
+from kiln.command_line.quantise.parallel import join_parallel
+from kiln.command_line.quantise.prepare import prepared_source
 from kiln.command_line.quantise.recurrent import is_recurrent, round_recurrent
 from kiln.command_line.quantise.tensors import (
     IN_FLOATS,
@@ -94,7 +96,10 @@ class Quantiser:
         self._source, self.prepared = source, folder / "prepared.onnx"
         try:
             with quiet_stderr():
-                quant_pre_process(str(source), str(self.prepared), skip_symbolic_shape=True)
+                read_from = prepared_source(source, folder / "source.onnx")
+                quant_pre_process(str(read_from), str(self.prepared), skip_symbolic_shape=True)
+        except KilnError:
+            raise
         except Exception as error:  # ONNX Runtime raises exceptions of its own classes
             _check_file(source)
             text = " ".join(str(error).split())
@@ -108,6 +113,8 @@ class Quantiser:
         for number, node in enumerate(self._model.graph.node):
             node.name = node.name or f"{node.op_type}_{number}"
         _refuse_own_operators(self._model, source)
+        if join_parallel(self._model):
+            self._model = onnx.shape_inference.infer_shapes(self._model)
         self._ranges: Any = None
         self._unbounded: set[str] = set()
         self._activations: Activations = "int8"
@@ -217,10 +224,10 @@ class Quantiser:
         kept_in_float = list(without)
         if kept_in_float:
             kept_in_float += followers_in_float(graph, set(self.choices()) - set(without) - recurrent)
-        kept_in_float += graph.kept_limits
         kept_in_float += [node.name for node in graph.nodes if reads_unbounded(graph, node)]
         float_tensors = self._unbounded | inner_tensors(graph)
         float_tensors |= set() if self._all_integer else float_operands(graph)
+        kept_in_float += graph.kept_limits(float_tensors)
         floats = {*without, *(() if only is None else self._corrections.keys() - set(only))}
         float_nodes = [name for name in self._corrections if name in floats]
         correct(model, self._corrections, float_nodes)
