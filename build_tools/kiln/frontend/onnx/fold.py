@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from kiln import doing
 from kiln.errors import KilnError
@@ -22,6 +22,7 @@ from kiln.frontend.onnx.inference import infer_shapes
 from kiln.frontend.onnx.inferred_sizes import repair
 from kiln.frontend.onnx.plain_session import plain_session
 from kiln.frontend.onnx.predict import Prediction
+from kiln.frontend.onnx.tensor_sizes import elements_of, sizes_of
 from kiln.frontend.quiet import quiet_output
 
 Sizes = Mapping[str, Sequence[int | str]]
@@ -45,6 +46,9 @@ def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.Model
     _replace_nodes(model, *repair(opened))
     prediction = Prediction(path, opened)
     prediction.walk(opened.graph)
+    no_elements = _joins_without_elements(opened, prediction)
+    for changed in (model, opened):
+        _replace_nodes(changed, no_elements, [])
     fixed = all(isinstance(size, int) for shape in sizes.values() for size in shape)
     shapes = {name: list(shape) for name, shape in sizes.items()}
     # Nothing here registers an operator with onnx, and onnxsim's search for such operators takes 20 ms.
@@ -101,6 +105,20 @@ def _forget_inner_shapes(graph: onnx.GraphProto) -> None:
         _forget_inner_shapes(inner)
 
 
+def _joins_without_elements(model: onnx.ModelProto, prediction: Prediction) -> list[onnx.NodeProto]:
+    """The Concats of `model` whose results have fixed sizes and no elements, as constants.
+
+    onnxsim omits constant operands without elements, even those whose size along the axis of Concat counts.
+    """
+    constants = []
+    for node in model.graph.node:
+        kind = prediction.types.get(node.output[0]) if node.op_type == "Concat" else None
+        if kind is not None and elements_of(kind) == 0:
+            tensor = onnx.TensorProto(data_type=kind.tensor_type.elem_type, dims=sizes_of(kind))
+            constants.append(helper.make_node("Constant", [], node.output, name=node.name, value=tensor))
+    return constants
+
+
 def _replace_nodes(
     model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], weights: Sequence[onnx.TensorProto]
 ) -> None:
@@ -127,7 +145,7 @@ def _fold_by_runtime(model: onnx.ModelProto, prediction: Prediction) -> onnx.Mod
     names = sorted({name for node in long_constants for name in node.output if name} & read)
     constant_part = _with_nodes(model, long_constants, short)
     del constant_part.graph.input[:], constant_part.graph.output[:]
-    constant_part.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
+    constant_part.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
     try:
         computed = _run_constants(constant_part, names) if names else []
     except Exception:  # ONNX Runtime raises exception types of its own

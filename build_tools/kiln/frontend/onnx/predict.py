@@ -57,6 +57,7 @@ _MISCOMPUTED = frozenset(("AveragePool", "LpPool", "MaxPool"))
 class Prediction:
     """Types and short constants of a graph's tensors, and the remaining limits for folding.
 
+    types: by name, TypeProto of each tensor whose type ONNX infers.
     values: by name, constants of at most 1024 elements, also constants computed from fixed shapes.
     """
 
@@ -69,7 +70,7 @@ class Prediction:
         self._most_bytes = max(LEAST_BYTES, weights)
         self._remaining_bytes = _MOST_TIMES * self._most_bytes
         self._remaining_operations = MOST_OPERATIONS
-        self._types: dict[str, Any] = {}
+        self.types: dict[str, Any] = {}
         self.values: dict[str, onnx.TensorProto] = {}
         self._constant: set[str] = {""}
         self._of_shapes: set[str] = {""}  # computed from constants and shapes, possibly dynamic ones
@@ -79,7 +80,7 @@ class Prediction:
         for value in graph.input:
             self._forget(value.name)
             if is_typed(value.type):  # those of a loop's body need no type
-                self._types[value.name] = value.type
+                self.types[value.name] = value.type
         for weight in graph.initializer:
             self._set_constant(weight.name, weight)
         for node in graph.node:
@@ -108,14 +109,14 @@ class Prediction:
         """Remove all facts about `name`, as two branches may use one name for different tensors."""
         self._constant.discard(name)
         self._of_shapes.discard(name)
-        self._types.pop(name, None)
+        self.types.pop(name, None)
         self.values.pop(name, None)
 
     def _set_constant(self, name: str, tensor: onnx.TensorProto) -> None:
         """Record that tensor `name` is the constant `tensor`."""
         self._constant.add(name)
         self._of_shapes.add(name)
-        self._types[name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+        self.types[name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
         if math.prod(tensor.dims) <= _MOST_TRACKED and tensor.data_type != onnx.TensorProto.STRING:
             self.values[name] = onnx.TensorProto.FromString(tensor.SerializeToString())
             self.values[name].name = name
@@ -125,7 +126,7 @@ class Prediction:
         types = self._infer(node)
         for name in filter(None, node.output):
             self._forget(name)
-        shape = sizes_of(self._types.get(node.input[0])) if node.input else None
+        shape = sizes_of(self.types.get(node.input[0])) if node.input else None
         if shape is not None:
             try:
                 check_axes_and_indices(node, shape, self.values)
@@ -134,14 +135,14 @@ class Prediction:
         for name in filter(None, node.output):
             if name in types:
                 self._check_tensor(node, name, types[name])
-                self._types[name] = types[name]
+                self.types[name] = types[name]
         shape_only = node.op_type in ("Shape", "Size")
         if node.op_type in _NEVER_FOLDED:
             return
         if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
             self._set_constant(node.output[0], node.attribute[0].t)
             return
-        sizes = [elements_of(self._types.get(name)) for name in node.input if name]
+        sizes = [elements_of(self.types.get(name)) for name in node.input if name]
         if all(name in self._constant for name in node.input) or (shape_only and None not in sizes):
             self._constant.update(node.output)
             self._check_constant(node)
@@ -152,14 +153,14 @@ class Prediction:
 
     def _infer(self, node: onnx.NodeProto) -> Mapping[str, Any]:
         """The types of a node's results, as far as ONNX infers them. Raises KilnError for a type error."""
-        if not all(name in self._types for name in node.input if name):
+        if not all(name in self.types for name in node.input if name):
             return {}
         domain = _domain(node.domain)
         if not onnx.defs.has(node.op_type, domain):  # an operator of ONNX Runtime's
             return {}
         try:
             schema = onnx.defs.get_schema(node.op_type, self._versions.get(domain, 1), domain)
-            types = {name: self._types[name] for name in node.input if name}
+            types = {name: self.types[name] for name in node.input if name}
             values = {name: self.values[name] for name in node.input if name in self.values}
             inferred: Mapping[str, Any] = onnx.shape_inference.infer_node_outputs(
                 schema, node, types, values, opset_imports=self._opsets, ir_version=self._ir_version
@@ -177,7 +178,7 @@ class Prediction:
         """The fault of the inputs of a node, in words; ONNX has refused the node with the message `text`."""
 
         def find(name: str) -> tuple[str, list[int | str]] | None:
-            kind, sizes = self._types.get(name), sizes_of(self._types.get(name))
+            kind, sizes = self.types.get(name), sizes_of(self.types.get(name))
             return None if kind is None or sizes is None else (dtype_name(kind.tensor_type.elem_type), sizes)
 
         types = types_of(node.input, find)
@@ -190,9 +191,9 @@ class Prediction:
         if node.op_type != "If":
             return
         for name, *inner in zip(node.output, *(graph.output for graph in graphs), strict=False):
-            types = [self._types.get(branch_value.name) for branch_value in inner]
+            types = [self.types.get(branch_value.name) for branch_value in inner]
             if types[0] is not None and all(branch_value == types[0] for branch_value in types):
-                self._types[name] = types[0]
+                self.types[name] = types[0]
 
     def _check_tensor(self, node: onnx.NodeProto, name: str, kind: Any) -> None:
         """Raise KilnError if result `name` of type `kind` has a negative size or too many elements."""
@@ -215,7 +216,7 @@ class Prediction:
 
         ONNX's shape inference stores every element of such a tensor, known or not.
         """
-        elements = [elements_of(self._types.get(name)) for name in node.output if name not in self._constant]
+        elements = [elements_of(self.types.get(name)) for name in node.output if name not in self._constant]
         if any(count is not None and count > _MOST_OF_SHAPES for count in elements):
             raise KilnError(
                 f"{self._path}: {describe(node)}: computes {max(filter(None, elements))} elements from "
@@ -224,8 +225,8 @@ class Prediction:
 
     def _check_constant(self, node: onnx.NodeProto) -> None:
         """Subtract the bytes and operations of folding `node` from the limits. Raises KilnError below 0."""
-        input_sizes = [tensor_bytes(self._types.get(name)) for name in node.input if name]
-        result_sizes = [tensor_bytes(self._types.get(name)) for name in node.output if name]
+        input_sizes = [tensor_bytes(self.types.get(name)) for name in node.input if name]
+        result_sizes = [tensor_bytes(self.types.get(name)) for name in node.output if name]
         if None in result_sizes and node.op_type in _GENERATORS:
             raise KilnError(
                 f"{self._path}: {describe(node)}: a constant whose size is not known before it is computed"
@@ -250,9 +251,9 @@ class Prediction:
 
     def _operations(self, node: onnx.NodeProto) -> int:
         """The number of multiplications of a node, for operators whose cost exceeds their bytes; else 0."""
-        shapes = [sizes_of(self._types.get(name)) or [] for name in node.input if name]
+        shapes = [sizes_of(self.types.get(name)) or [] for name in node.input if name]
         numbers = [[size for size in shape if isinstance(size, int)] for shape in shapes]
-        makes = sum(filter(None, (elements_of(self._types.get(name)) for name in node.output if name)))
+        makes = sum(filter(None, (elements_of(self.types.get(name)) for name in node.output if name)))
         if "MatMul" in node.op_type or node.op_type == "Gemm":
             return makes * max((max(shape, default=1) for shape in numbers), default=1)
         if "Conv" in node.op_type or node.op_type in ("GRU", "LSTM", "RNN"):
@@ -263,7 +264,7 @@ class Prediction:
 
     def _evaluate(self, node: onnx.NodeProto) -> None:
         """Record the value of a short constant, if ONNX's reference implementation can compute it."""
-        counts = [elements_of(self._types.get(name)) for name in node.output]
+        counts = [elements_of(self.types.get(name)) for name in node.output]
         if node.op_type in _MISCOMPUTED:
             return
         if len(node.output) != 1 or (counts[0] is None and node.op_type not in _COUNTED):
@@ -271,7 +272,7 @@ class Prediction:
         if counts[0] is not None and counts[0] > _MOST_TRACKED:
             return
         if node.op_type in ("Shape", "Size"):
-            sizes = sizes_of(self._types.get(node.input[0]))
+            sizes = sizes_of(self.types.get(node.input[0]))
             if sizes is None or any(isinstance(size, str) for size in sizes):
                 return
             feeds = {node.input[0]: placeholder(sizes)}
@@ -293,7 +294,7 @@ class Prediction:
                 return  # not what ONNX infers
             value = numpy_helper.from_array(result, node.output[0])
             self.values[node.output[0]] = value
-            self._types[node.output[0]] = helper.make_tensor_type_proto(value.data_type, value.dims)
+            self.types[node.output[0]] = helper.make_tensor_type_proto(value.data_type, value.dims)
         except Exception:  # the reference implementation has gaps: the value stays unknown
             return
 
