@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from .drawn_operators.case import DrawnCase, fixed_case, load_case
+from .drawn_operators.case import DrawnCase, compare_case, fixed_case, load_case
 from .drawn_operators.draw import Input, Node, Step
 from .drawn_operators.quantised_products import compare_products
 from .lowered import Array, Compiled, module, runnable_alone
@@ -109,18 +109,32 @@ _EDGES = [
 ]
 
 
+class _Graph:
+    """A graph that is being made."""
+
+    def __init__(self) -> None:
+        self.inputs: list[Input | None] = []
+        self.steps: list[Step] = []
+
+    def given(self, value: object, dtype: str = "float32", constant: bool = True) -> str:
+        self.inputs.append(Input(np.array(value, dtype), constant))
+        return f"x{len(self.inputs) - 1}"
+
+    def step(self, operator: str, *operands: str) -> str:
+        self.steps.append(Step(operator, list(operands), [f"t{len(self.steps)}"], {}))
+        return self.steps[-1].outputs[0]
+
+    def case(self, name: str, results: list[str]) -> DrawnCase:
+        node = Node(name, self.inputs, {}, len(results), 21, steps=self.steps, results=results)
+        case = fixed_case(name, node)
+        assert case is not None
+        return case
+
+
 def _levels() -> DrawnCase:
     """One graph that quantises special numbers, and computes between levels at the ends of their types."""
-    inputs: list[Input | None] = []
-    steps: list[Step] = []
-
-    def given(value: object, dtype: str = "float32", constant: bool = True) -> str:
-        inputs.append(Input(np.array(value, dtype), constant))
-        return f"x{len(inputs) - 1}"
-
-    def step(operator: str, *operands: str) -> str:
-        steps.append(Step(operator, list(operands), [f"t{len(steps)}"], {}))
-        return f"t{len(steps) - 1}"
+    graph = _Graph()
+    given, step = graph.given, graph.step
 
     def real(value: object, dtype: str, scale: float, zero: int, constant: bool = False) -> str:
         pair = given(scale), given(zero, dtype)
@@ -143,14 +157,39 @@ def _levels() -> DrawnCase:
         nothing = real(np.full((2, 4), 3), dtype, 1e30, 3)
         sums = step("MatMul", nothing, real(np.full((4, 3), 7), "int8", 1, 0, constant=True))
         results.append(step("QuantizeLinear", sums, given(1e-30), given(3, dtype)))
-    case = fixed_case("levels", Node("Levels", inputs, {}, len(results), 21, steps=steps, results=results))
-    assert case is not None
-    return case
+    return graph.case("levels", results)
 
 
-@pytest.mark.parametrize(
-    "target",
-    [HOST, *(pytest.param(name, marks=pytest.mark.heavy) for name in ("aarch64", "armv7", "riscv64"))],
-)
+def _not_numbers() -> DrawnCase:
+    """One graph of functions of NaN, infinities and zeros, whose results are NaN where ONNX Runtime's are."""
+    graph = _Graph()
+    given, step = graph.given, graph.step
+    special = np.array([np.nan, np.inf, -np.inf, 0.0, -1.0, 1.0, 2.5, -3.0], "float32")
+    pairs = np.array(np.meshgrid(special, special)).reshape(2, -1)[:, :-3]  # 61: not whole vectors
+    x, y = (given(row, constant=False) for row in pairs)
+    results = [step(name, x) for name in ("Relu", "Elu", "Celu", "Selu", "HardSigmoid", "HardSwish", "Sign")]
+    low, high = (given(bound, constant=False) for bound in (-0.5, 0.5))
+    low_constant, high_constant = given(-0.5), given(0.5)
+    results += [step("Clip", x, low, high), step("Clip", x, low_constant, high_constant)]
+    results += [step("Clip", x, given(np.inf), given(-np.inf))]
+    results += [step(name, *pair) for name in ("Max", "Min") for pair in ((x, y), (x, high_constant))]
+    results += [step("Pow", x, y)]
+    results += [step("Pow", x, given(number)) for number in (np.nan, np.inf, -np.inf, 0.3)]
+    results += [step("Pow", given(number), y) for number in (np.nan, np.inf, -np.inf, 1.0, -1.0)]
+    wide = given(pairs[0], "float64", constant=False)
+    results += [step(name, wide) for name in ("Relu", "Exp", "Log", "Sigmoid", "Tanh", "Sign")]
+    results += [step("Max", wide, given(pairs[1], "float64", constant=False))]
+    return graph.case("special", results)
+
+
+_TARGETS = [HOST, *(pytest.param(name, marks=pytest.mark.heavy) for name in ("aarch64", "armv7", "riscv64"))]
+
+
+@pytest.mark.parametrize("target", _TARGETS)
 def test_levels_of_extreme_numbers(target: str) -> None:
     agree([_levels()], (load_case, compare_products), [target])
+
+
+@pytest.mark.parametrize("target", [*_TARGETS, pytest.param("x86_64:v4", marks=pytest.mark.heavy)])
+def test_nan_stays_nan(target: str) -> None:
+    agree([_not_numbers()], (load_case, compare_case), [target])

@@ -39,7 +39,7 @@ def exp(let: Let, x: Expr) -> Expr:
         half = n >> i64(1)  # two factors, as 2^n may not be a float64 where the result is
         return let(remainder, "r", lambda r: series(r, terms)) * _two_to(half) * _two_to(n - half)
 
-    limited = tirx.max(tirx.min(x, f64(710.0)), f64(-746.0))
+    limited = tirx.max(f64(-746.0), tirx.min(f64(710.0), x))  # in this order, NaN stays NaN
     return let(limited, "x", reduced)
 
 
@@ -67,7 +67,7 @@ def log(let: Let, x: Expr) -> Expr:
             tail = f64(2.0) * s * series(s * s, terms) + exponent * f64(1.4286068203094172321e-6)
             logarithm = tail + exponent * f64(6.93145751953125e-1)
             finite = select(x < f64(math.inf), logarithm, x)
-            return select(x > f64(0.0), finite, select(x < f64(0.0), f64(math.nan), f64(-math.inf)))
+            return select(x > f64(0.0), finite, select(x >= f64(0.0), f64(-math.inf), f64(math.nan)))
 
         return let(ratio, "s", total)
 

@@ -159,10 +159,10 @@ def asinh(let: Let, x: Expr) -> Expr:
 
 
 def acosh(let: Let, x: Expr) -> Expr:
-    """Inverse hyperbolic cosine of x >= 1: log(1 + t + sqrt(t (t + 2))) with t = x - 1."""
+    """Inverse hyperbolic cosine of x >= 1: log(1 + t + sqrt(t) sqrt(t + 2)) with t = x - 1."""
 
     def value(x: Expr, t: Expr) -> Expr:
-        return _logarithm(let, x, t + tirx.sqrt(t * (t + f64(2.0))))
+        return _logarithm(let, x, t + tirx.sqrt(t) * tirx.sqrt(t + f64(2.0)))  # NaN also below -1
 
     return let(x, "x", lambda x: let(x - f64(1.0), "t", lambda t: value(x, t)))
 

@@ -210,7 +210,7 @@ def power(let: Let, x: Expr, exponent: Expr) -> Expr:
     value = float(constant.value)
     if value == 0.5:
         return tirx.sqrt(x)
-    if value != int(value) or not 1 <= abs(value) <= 8:
+    if not 1 <= abs(value) <= 8 or value != int(value):
         return _general_power(let, x, exponent)
 
     def body(x: Expr) -> Expr:

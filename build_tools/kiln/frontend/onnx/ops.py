@@ -53,7 +53,7 @@ def clip(node: Node) -> Any:
             continue
         value = node.constant(index)
         if value is None:
-            return None
+            return _clip_by_data(node)
         # A NaN bound is ignored, as in ONNX Runtime.
         bounds.append(default if np.isnan(value.item()) else value.item())
     low, high = min(bounds), bounds[1]  # where the bounds cross, the result is the greatest value
@@ -64,11 +64,21 @@ def clip(node: Node) -> Any:
         if np.isinf(low) and np.isinf(high):
             return data
         low, high = int(max(low, info.min)), int(min(high, info.max))
-    elif np.isinf(low) and np.isinf(high):
+    elif (low, high) == (-np.inf, np.inf):
         return data
     elif low == 0 and np.isinf(high):
         return relax.op.nn.relu(data)
     return relax.op.clip(data, low, high)
+
+
+def _clip_by_data(node: Node) -> Any:
+    """Clip with a bound that is data."""
+    result = node.tensor(0)
+    for index, bounded in ((1, relax.op.maximum), (2, relax.op.minimum)):
+        if node.has(index):
+            scalar = node.builder.emit(relax.op.reshape(node.tensor(index), []))
+            result = node.builder.emit(bounded(result, scalar))
+    return result
 
 
 def power(node: Node) -> Any:

@@ -4,15 +4,20 @@ The simplifier takes the opposite comparison for the negation of one: not (a < b
 false for NaN, as a < b is. It takes 0 for a product with the constant 0, for the constant 0 divided by a
 number, and for the difference of a number and itself, and true for its comparison with itself. The
 expressions of these rules are none that it knows.
+
+The greater and the lesser of two numbers are NaN where one of them is. TVM compiles them to a comparison that
+is false for NaN and then chooses the second operand, as the instructions of x86 do: the one that may be NaN
+is the second.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from tvm import te, tirx
+from tvm import te, tirx, topi
 from tvm.ir import Op
 
 from kiln.graph.bindings import constant
@@ -54,6 +59,61 @@ def divide(builder: Any, call: Any) -> Any:
     return _of_one(builder, call, operand, lambda x: _zero_if(tirx.abs(x) > _float(x, 0.0), x))
 
 
+def relu(builder: Any, call: Any) -> Any:
+    """relax.nn.relu: the greater of 0 and a number."""
+    operand = call.args[0] if _is_float(call) else None
+    return _of_one(builder, call, operand, lambda x: te.max(_float(x, 0.0), x))
+
+
+def clip(builder: Any, call: Any) -> Any:
+    """relax.clip: a number between two limits."""
+    low, high = (float(limit.value) for limit in call.args[1:])
+
+    def clipped(x: Any) -> Any:
+        return te.max(_float(x, low), te.min(_float(x, high), x))
+
+    return _of_one(builder, call, call.args[0] if _is_float(call) else None, clipped)
+
+
+def sign(builder: Any, call: Any) -> Any:
+    """relax.sign: -1, 1, and the number itself where it is 0 or NaN."""
+
+    def signed(x: Any) -> Any:
+        below = tirx.Select(x < _float(x, 0.0), _float(x, -1.0), x)
+        return tirx.Select(x > _float(x, 0.0), _float(x, 1.0), below)
+
+    return _of_one(builder, call, call.args[0] if _is_float(call) else None, signed)
+
+
+def extreme(choose: Any) -> Any:
+    """The rule for relax.maximum (te.max) or relax.minimum (te.min) of two operands."""
+
+    def rule(builder: Any, call: Any) -> Any:
+        if not _is_float(call):
+            return _default(builder, call)
+        for limit, operand in zip((_number(one) for one in call.args), call.args[::-1], strict=True):
+            if limit is not None:
+                return _of_one(builder, call, operand, partial(_limited, choose, limit))
+        return _of_two(builder, call, lambda a, b: tirx.Select(tirx.isnan(a), a, choose(a, b)))
+
+    return rule
+
+
+def _limited(choose: Any, limit: float, x: Any) -> Any:
+    return choose(_float(x, limit), x)
+
+
+def _is_float(call: Any) -> bool:
+    return str(call.ty.dtype).startswith("float")
+
+
+def _number(expr: Any) -> float | None:
+    """The value of an operand that is one constant number, but not NaN: TVM writes it into the expression."""
+    value = constant(expr)
+    number = float(value.item()) if value is not None and value.size == 1 else math.nan
+    return None if math.isnan(number) else number
+
+
 def _float(like: Any, value: float) -> Any:
     return tirx.FloatImm(str(like.ty.dtype), value)
 
@@ -82,7 +142,7 @@ def _is_zero(expr: Any) -> bool:
 def _of_one(builder: Any, call: Any, operand: Any, function: Callable[[Any], Any]) -> Any:
     """`function` of the elements of `operand`, in the shape of the result; TVM's own rule without one."""
     if operand is None or constant(operand) is not None:
-        return Op.get(call.op.name).get_attr("FLegalize")(builder, call)
+        return _default(builder, call)
     shape = list(call.ty.shape)
 
     def computed(x: Any) -> Any:
@@ -90,7 +150,26 @@ def _of_one(builder: Any, call: Any, operand: Any, function: Callable[[Any], Any
         sizes = x.shape if rank == len(shape) else [1] * (len(shape) - rank) + list(x.shape)
         return te.compute(sizes, lambda *indices: function(x(*indices[len(indices) - rank :])))
 
-    return builder.call_te(computed, operand, primfunc_name_hint=call.op.name.removeprefix("relax."))
+    return builder.call_te(computed, operand, primfunc_name_hint=_hint(call))
+
+
+def _of_two(builder: Any, call: Any, function: Callable[[Any, Any], Any]) -> Any:
+    """`function` of the elements of both operands, broadcast."""
+
+    def computed(a: Any, b: Any) -> Any:
+        shape = list(call.ty.shape)
+        a, b = (topi.broadcast_to(x, shape) for x in (a, b))
+        return te.compute(shape, lambda *indices: function(a(*indices), b(*indices)))
+
+    return builder.call_te(computed, *call.args, primfunc_name_hint=_hint(call))
+
+
+def _hint(call: Any) -> str:
+    return str(call.op.name.rpartition(".")[2])
+
+
+def _default(builder: Any, call: Any) -> Any:
+    return Op.get(call.op.name).get_attr("FLegalize")(builder, call)
 
 
 RULES = {
@@ -102,4 +181,9 @@ RULES = {
     "relax.subtract": subtract,
     "relax.multiply": multiply,
     "relax.divide": divide,
+    "relax.nn.relu": relu,
+    "relax.clip": clip,
+    "relax.sign": sign,
+    "relax.maximum": extreme(te.max),
+    "relax.minimum": extreme(te.min),
 }
