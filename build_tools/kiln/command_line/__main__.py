@@ -37,9 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _check_names(words)
         command = parse(words)
         if command.json:
-            answer = _answer(command)
-            _print(answer)
-            return answer.status
+            return _print(_answer(command))
         if command.question is None:
             return _scons(command.words)
         reply = _reply(command.question, sys.stdout)
@@ -63,10 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command.json:
         name = next((word for word in words if "=" not in word and not word.startswith("-")), "")
         try:
-            _print(CommandAnswer(command=name, status=2, error=error_of(line)))
-            return 2
-        except BrokenPipeError:
-            return _reader_has_ended()
+            return _print(CommandAnswer(command=name, status=2, error=error_of(line)))
         except OSError:  # such as a full disk: the answer cannot be given where it is asked for
             drop_output()
     print(line, file=sys.stderr)
@@ -110,8 +105,14 @@ def _reply(question: Namespace, stream: TextIO) -> Reply:
         return _QUESTIONS[question.command](question)
 
 
-def _print(answer: CommandAnswer) -> None:
-    print(answer.model_dump_json(indent=1), flush=True)
+def _print(answer: CommandAnswer) -> int:
+    """Print an answer; returns the exit status."""
+    try:
+        print(answer.model_dump_json(indent=1), flush=True)
+    except BrokenPipeError:
+        status = _reader_has_ended()
+        return status if answer.error is None else answer.status
+    return answer.status
 
 
 def _list(arguments: Namespace) -> Reply:

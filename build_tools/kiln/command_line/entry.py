@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from kiln import __version__
@@ -21,10 +22,22 @@ _WITH_REFERENCE = ("compare", "evaluate", "quantise", "reduce")
 
 def main() -> int:
     """Run the command of sys.argv; returns its exit status. See kiln.command_line.__main__."""
-    signal.signal(signal.SIGINT, _interrupt)
-    signal.signal(signal.SIGTERM, _interrupt)  # as Ctrl-C; SCons has handlers of its own while it builds
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
-        signal.signal(signal.SIGHUP, _interrupt)
+    _handle_signals(_interrupt)  # SIGTERM as Ctrl-C; SCons has handlers of its own while it builds
+    try:
+        return _status()
+    finally:
+        # The process ends what it has started: another Ctrl-C would only keep it from that. Not ignored:
+        # programs that are started inherit what is ignored.
+        _handle_signals(lambda *_: None)
+
+
+def _handle_signals(handler: Callable[..., object]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, handler)
+
+
+def _status() -> int:
     _open_standard_streams()
     try:
         if _runs_a_reference():

@@ -70,13 +70,18 @@ def _dependencies(manifest: Manifest) -> list[dict[str, Any]]:
 def digests(bundle: Path) -> dict[str, str]:
     """SHA-256 of every file of a bundle but the signed statement itself, by name, sorted.
 
-    Raises KilnError for a symbolic link, which could be read from elsewhere later.
+    Raises KilnError for a symbolic link, which could be read from elsewhere later, and for a pipe, a socket
+    or a device, whose content is not in the folder.
     """
     by_name = {}
     for path in sorted(bundle.rglob("*")):
         name = path.relative_to(bundle).as_posix()
         if path.is_symlink():
             raise KilnError(f"{path}: a symbolic link; a bundle consists of files")
-        if path.is_file() and name != PROVENANCE:
+        if path.is_dir():
+            continue
+        if not path.is_file():
+            raise KilnError(f"{path}: neither a file nor a folder; a bundle consists of files")
+        if name != PROVENANCE:
             by_name[name] = file_sha256(path)
     return by_name

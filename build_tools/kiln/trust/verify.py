@@ -52,6 +52,8 @@ def _statement(bundle: Path, keys: Sequence[Any]) -> tuple[Mapping[str, Any], st
     """The statement, and the id of the key that signed it."""
     _, _, dsse = libraries()
     path = bundle / PROVENANCE
+    if path.exists() and not path.is_file():  # a pipe would be read for ever
+        raise KilnError(f"{path}: not a file")
     try:
         envelope = dsse.Envelope.from_dict(json.loads(path.read_bytes()))
     except FileNotFoundError:

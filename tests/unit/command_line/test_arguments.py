@@ -18,6 +18,7 @@ from kiln.command_line import __main__ as command_line
 from kiln.command_line import arguments, entry
 from kiln.command_line.answer import AnswerPart, CommandAnswer, Reply
 from kiln.command_line.arguments import parse
+from kiln.command_line.checked_output import READER_HAS_ENDED
 from kiln.errors import KilnError
 from kiln.scons.options import ALIASES, COMMANDS, OPTIONS, help_text
 
@@ -161,7 +162,7 @@ def test_a_closed_pipe_is_no_error() -> None:
     os.close(reader)
     with os.fdopen(writer, "wb") as pipe:
         done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, check=False)
-    assert (done.returncode, done.stderr) == (2, b"")
+    assert (done.returncode, done.stderr) == (READER_HAS_ENDED, b"")
 
 
 @pytest.mark.parametrize(

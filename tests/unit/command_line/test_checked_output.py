@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from kiln import command_line
 from kiln.command_line.checked_output import READER_HAS_ENDED, CheckedOutput, checked
 from kiln.command_line.own_process import kiln_program
 
@@ -92,18 +90,6 @@ def test_a_reader_that_has_ended(monkeypatch: pytest.MonkeyPatch, own: int, stat
     stream.number = errno.EPIPE
     monkeypatch.setattr(sys, "stdout", stream)
     assert checked(main) == status
-
-
-@pytest.mark.parametrize("words", ["list models --json", "schema model", "-h"])
-def test_a_pipe_without_a_reader(words: str, tmp_path: Path) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    with os.fdopen(writer, "w") as pipe:
-        program = [sys.executable, str(Path(command_line.__file__).parents[2] / "command.py"), *words.split()]
-        done = subprocess.run(
-            program, cwd=tmp_path, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=120
-        )
-    assert (done.returncode, done.stderr) == (READER_HAS_ENDED, "")
 
 
 def test_other_errors_are_not_those_of_the_output() -> None:

@@ -92,3 +92,21 @@ def test_a_command_ends_at_an_interrupt_whatever_it_does(run: str, output: str, 
             assert process.stdout.read() == output
             assert process.wait() == 2
     assert not Path(f"/proc/{child}").exists()
+
+
+def test_a_signal_while_the_process_ends(tmp_path: Path) -> None:
+    """A second Ctrl-C, while the processes that a build has started are ended: no traceback, and they end."""
+    program = (
+        "import atexit, os, signal, sys; from kiln.command_line.entry import main\n"
+        "for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):\n"
+        "    atexit.register(lambda number=number: (os.kill(os.getpid(), number), print(int(number))))\n"
+        "sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--version"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.split()[2:], done.stderr) == (0, ["1", "15", "2"], "")

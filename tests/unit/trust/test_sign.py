@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -117,6 +118,15 @@ def linked(folder: Path) -> None:
     (folder / "params.bin").symlink_to(folder.parent / "outside")
 
 
+def piped(folder: Path) -> None:
+    os.mkfifo(folder / "lib/pipe")
+
+
+def piped_statement(folder: Path) -> None:
+    (folder / PROVENANCE).unlink()
+    os.mkfifo(folder / PROVENANCE)
+
+
 def swapped(folder: Path) -> None:
     one, two = folder / "params.bin", folder / "include/tiny.h"
     first, second = one.read_bytes(), two.read_bytes()
@@ -151,6 +161,8 @@ def empty(folder: Path) -> None:
         (removed, "tiny.h: missing; the signed bundle has it"),
         (added, "libc.so: not part of the signed bundle"),
         (linked, "params.bin: a symbolic link"),
+        (piped, "lib/pipe: neither a file nor a folder"),
+        (piped_statement, "provenance.dsse.json: not a file"),
         (swapped, "changed since the bundle was signed"),
         (unsigned, "not signed: it has no"),
         (no_signatures, "signature is wrong"),
