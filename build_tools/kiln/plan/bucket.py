@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from kiln.config.memory import Region
 from kiln.lower.schema import LoweredCase, SizeArgument, Step, TensorRecord
+from kiln.plan.copies_in_place import without_copies_in_place
 from kiln.plan.lifetimes import Lifetime, lifetimes, lower_bound, root_of
 from kiln.plan.loops import has_control, without_invariants
 from kiln.plan.order import reorder
@@ -60,7 +61,7 @@ def plan_function(
     steps = [step for step in steps if not any(copies_in_place(state, tensors, step) for state in in_place)]
     placed |= {state.made for state in in_place if state.made is not None}
     parameter_offsets = parameters.place(tensors, steps, values, lambda name: origin(lowered, name))
-    alive = lifetimes(tensors, steps, placed)
+    steps, alive = without_copies_in_place(tensors, steps, lifetimes(tensors, steps, placed))
     if regions:
         locations, arenas = place_in_regions(alive, uses(tensors, steps), regions)
     else:
