@@ -32,7 +32,7 @@ UNARY = (
     "nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.selu", "nn.silu", "nn.softplus",
     "round", "rsqrt", "sigmoid", "sign", "sin", "sqrt", "square", "tanh", "trunc",
 )  # fmt: skip
-_NARY = (
+NARY = (
     "add", "divide", "equal", "floor_divide", "floor_mod", "greater", "greater_equal", "less", "less_equal",
     "logical_and", "logical_or", "maximum", "minimum", "mod", "multiply", "not_equal", "power", "subtract",
     "where",
@@ -334,6 +334,6 @@ def channels_last(mod: tvm.IRModule) -> tvm.IRModule:
         "relax.flip": _part(_flip),
     }
     rules["relax.call_dps_packed"] = _choice
-    rules |= {f"relax.{name}": _elementwise for name in (*UNARY, *_NARY)}
+    rules |= {f"relax.{name}": _elementwise for name in (*UNARY, *NARY)}
     rules |= {f"relax.{name}": _reduction for name in _REDUCTIONS}
     return rewrite_calls(mod, rules)

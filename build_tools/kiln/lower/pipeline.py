@@ -53,6 +53,7 @@ from kiln.lower.shared_elements import shared_elements
 from kiln.lower.signed_tensors import signed_tensors
 from kiln.lower.slices_in_place import slices_in_place
 from kiln.lower.small_groups import small_groups
+from kiln.lower.split_parts import split_parts
 from kiln.lower.step_kernels import Build
 from kiln.lower.steps import Steps
 from kiln.lower.tables import tables
@@ -171,13 +172,13 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("patches", partial(patches, lowering), CPU),
         *([] if lowering.precision == "fp32" else [("padded_channels", padded_channels, GPU)]),
         ("reshapes", free_reshapes),
+        ("split_parts", split_parts, CPU),
         ("index_checks", index_checks(lowering.model, lowering.checks == "indices", lowering.on_gpu)),
         ("indices", safe_indices),
         ("params", store.split_into(params)),
         # Phase 2: operators become PrimFuncs with op info; neighbours are fused
         ("added", legalize_added),
-        ("legalize", attach.legalize_with_info(cpu_rules(lowering.target), ["relax.reshape"]), CPU),
-        ("legalize", attach.legalize_with_info(gpu.RULES, ["relax.reshape"]), GPU),
+        ("legalize", legalized(lowering)),
         ("bfloat16", in_float32, CPU),
         ("shared_elements", shared_elements, GPU),
         ("patterns", relax.transform.AnnotateTIROpPattern()),
@@ -206,6 +207,12 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("prefetch", partial(prefetch, lowering), CPU),
     ]
     return [entry[:2] for entry in entries if entry[2:] in ((), (GPU if lowering.on_gpu else CPU,))]
+
+
+def legalized(lowering: Lowering) -> Pass:
+    """The pass that makes PrimFuncs of operators, with their op info."""
+    rules = gpu.RULES if lowering.on_gpu else cpu_rules(lowering.target)
+    return attach.legalize_with_info(rules, ["relax.reshape"])
 
 
 def patches(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:

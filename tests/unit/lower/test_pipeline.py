@@ -37,6 +37,7 @@ def test_cpu_and_gpu_share_the_order_of_passes() -> None:
         "pointwise",
         "resized_images",
         "prefetch",
+        "split_parts",
     }
     assert set(cpu) - set(gpu) == own
     only = {
