@@ -41,5 +41,5 @@ def rows_written(
             place = relax.const(numbers, "int64")
         wide = emit(op.broadcast_to(place, relax.ShapeExpr(lead)))
         columns.append(emit(op.expand_dims(wide, len(lead))))
-    tuples = emit(op.concat(columns, len(lead)))
+    tuples = columns[0] if len(columns) == 1 else emit(op.concat(columns, len(lead)))
     return op.scatter_nd(x, tuples, update, "update")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 from kiln.errors import KilnError
-from kiln.frontend.tflite import model as tflite_model
-from kiln.frontend.tflite.sizes import resized
+from kiln.frontend.tflite import sized_file
+from kiln.frontend.tflite.resized_file import resized
 from kiln.golden.reference import open_reference
 from symbolic import Dims, imported, runner
 from tflite_files import Node, Tensor, flattened, pool, write, write_graph
@@ -236,8 +236,8 @@ def test_a_graph_without_integer_operators_is_imported_once_a_size(
         conversions.append(path)
         return convert(path, *arguments)
 
-    convert = tflite_model._convert
-    monkeypatch.setattr(tflite_model, "_convert", counted)
+    convert = sized_file._convert
+    monkeypatch.setattr(sized_file, "_convert", counted)
     with pytest.raises(KilnError, match="cannot import the TFLite graph for all sizes of 'side'"):
         imported(pool(tmp_path / "m.tflite", (1, -1, 6, 3)), {"side": (2, 9)}, {"x": [1, "side", 6, 3]})
     assert len(conversions) == 3

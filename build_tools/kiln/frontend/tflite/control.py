@@ -2,34 +2,52 @@
 
 The operators of both graphs of an IF stand before the custom operator CHOOSE, which has the condition and the
 results of both as inputs, and makes them branches of the plan (frontend/branches.py). The iterations of a
-WHILE are unrolled where LiteRT can count them, from the values that its condition reads. Other loops become
-loops of the plan (frontend/loops.py): the operators of their graphs between the custom operators LOOP_BEGIN
-and LOOP_END, which have the condition and the carried values as inputs. The converter knows these three.
+WHILE are unrolled where they are few, and LiteRT can count them, from the values that its condition reads.
+Other loops become loops of the plan (frontend/loops.py): the operators of their graphs between the custom
+operators LOOP_BEGIN and LOOP_END, which have the condition and the carried values as inputs. The converter
+knows these three.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from enum import Enum
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import tflite
 
 from kiln.errors import KilnError
 from kiln.frontend.tflite.files import Kinds, indices, make_constant, packed, text_of, unpacked
-from kiln.frontend.tflite.graph_parts import inputs_of, runner_of_graph
+from kiln.frontend.tflite.iteration_sizes import of_computed_size
+from kiln.frontend.tflite.loop_count import iterations
+from kiln.frontend.tflite.row_writes import replace_row_writes
+from kiln.frontend.tflite.stablehlo_while import replace_stablehlo_while
 
 VARIABLES = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE")
-MOST_ITERATIONS, MOST_OPERATORS = 1024, 1 << 14
+MOST_OPERATORS = 1 << 14  # in all iterations of unrolled loops
+FEW_OPERATORS = 512  # loops of at most so many operators, in all iterations, are unrolled
 CONTROL = ("IF", "WHILE", "CALL", "STABLEHLO_CASE", "STABLEHLO_COMPOSITE", "STABLEHLO_WHILE")
 _ALL = "IF, WHILE, CALL, STABLEHLO_CASE or STABLEHLO_COMPOSITE"  # in errors
 LOOP_BEGIN, LOOP_END, CHOOSE = "kiln.loop_begin", "kiln.loop_end", "kiln.choose"
 OWN = (LOOP_BEGIN, LOOP_END, CHOOSE)
 
 
-def without_control_flow(path: Path, content: bytes, selects: bool = False) -> bytes:
+class Unrolling(Enum):
+    """Which loops are unrolled, of those whose iterations LiteRT can count."""
+
+    NONE = "none"
+    SHORT = "short"
+    ALL = "all"
+
+
+def without_control_flow(
+    path: Path, content: bytes, unrolling: Unrolling = Unrolling.ALL, selects: bool = False
+) -> bytes:
     """The file `content` without the operators of CONTROL.
 
     `selects`: with SELECT_V2 in place of CHOOSE. Raises KilnError, naming the operator, where that fails.
@@ -38,13 +56,20 @@ def without_control_flow(path: Path, content: bytes, selects: bool = False) -> b
     kinds = Kinds(schema, model)
     if not any(kinds.of(op) in CONTROL for op in model.subgraphs[0].operators):
         return content
-    _replace_stablehlo_while(schema, model, kinds)
-    flat = _FlatGraph(path, schema, model, kinds, selects)
+    replace_stablehlo_while(schema, model, kinds)
+    flat = _FlatGraph(path, schema, model, kinds, unrolling, selects)
     flat.extend(model.subgraphs[0].operators, 0)
     graph = model.subgraphs[0]
     graph.operators = flat.operators
     graph.outputs = [flat.tensor_with_value_of(index) for index in indices(graph.outputs)]
     return packed(model)
+
+
+def has_own_operators(content: bytes) -> bool:
+    """Whether a file has operators of OWN, which stand for loops and branches of the plan."""
+    model = tflite.Model.GetRootAsModel(content, 0)
+    codes = (model.OperatorCodes(index).CustomCode() for index in range(model.OperatorCodesLength()))
+    return any((code or b"").decode(errors="replace") in OWN for code in codes)
 
 
 def runnable(path: Path, content: bytes) -> bytes:
@@ -56,32 +81,17 @@ def runnable(path: Path, content: bytes) -> bytes:
     kinds = Kinds(schema, model)
     if any(kinds.of(op) == "STABLEHLO_CASE" for graph in model.subgraphs for op in graph.operators or []):
         return without_control_flow(path, content, selects=True)
-    _replace_stablehlo_while(schema, model, kinds)
+    replace_stablehlo_while(schema, model, kinds)
     return packed(model)
-
-
-def _replace_stablehlo_while(schema: Any, model: Any, kinds: Kinds) -> None:
-    for op in [op for graph in model.subgraphs for op in graph.operators or []]:
-        if kinds.of(op) == "STABLEHLO_WHILE":
-            options, options_2 = schema.WhileOptionsT(), op.builtinOptions2
-            options.condSubgraphIndex, options.bodySubgraphIndex = (
-                options_2.condSubgraphIndex, options_2.bodySubgraphIndex,
-            )  # fmt: skip
-            op.builtinOptionsType, op.builtinOptions = schema.BuiltinOptions.WhileOptions, options
-            op.builtinOptions2Type, op.builtinOptions2 = 0, None
-            op.opcodeIndex = kinds.code(schema.BuiltinOperator.WHILE)
-    used = {op.opcodeIndex for graph in model.subgraphs for op in graph.operators or []}
-    for number, code in enumerate(model.operatorCodes):
-        if number not in used and code.builtinCode == schema.BuiltinOperator.STABLEHLO_WHILE:
-            # LiteRT refuses a file that lists an unknown operator, even if no graph uses it.
-            code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.ADD
 
 
 class _FlatGraph:
     """The operators of the main graph, with the operators of other graphs in place of IF and WHILE."""
 
-    def __init__(self, path: Path, schema: Any, model: Any, kinds: Kinds, selects: bool) -> None:
-        self._selects = selects
+    def __init__(
+        self, path: Path, schema: Any, model: Any, kinds: Kinds, unrolling: Unrolling, selects: bool
+    ) -> None:
+        self._unrolling, self._selects = unrolling, selects
         self._path, self._schema, self._model, self._kinds = path, schema, model, kinds
         self._graph = model.subgraphs[0]
         self.operators: list[Any] = []
@@ -247,9 +257,11 @@ class _FlatGraph:
         return is_equal
 
     def _while(self, op: Any, depth: int) -> None:
-        condition, body = int(op.builtinOptions.condSubgraphIndex), int(op.builtinOptions.bodySubgraphIndex)
-        carried = indices(op.inputs)
-        count = self._iterations(op, condition, body, carried)
+        body, carried = int(op.builtinOptions.bodySubgraphIndex), indices(op.inputs)
+        count = None if self._unrolling is Unrolling.NONE else self._count(op, carried)
+        operators = len(self._model.subgraphs[body].operators)
+        if self._unrolling is Unrolling.SHORT and count is not None and count * operators > FEW_OPERATORS:
+            count = None
         if count is None:
             self._unsure += 1
             self._plan_loop(op, depth)
@@ -258,6 +270,11 @@ class _FlatGraph:
         for number in range(count):
             carried = self._inline(body, carried, f"iteration{number}", depth)
         self._replaced_by.update(zip(indices(op.outputs), carried, strict=True))
+
+    def _count(self, op: Any, carried: list[int]) -> int | None:
+        """How many iterations a WHILE has, see `loop_count.iterations`."""
+        first = [self._constant(index) for index in carried]
+        return iterations(self._schema, self._model, op, first, lambda text: self._refusal(op, text))
 
     def _call(self, op: Any, kind: str, depth: int) -> None:
         """Put the graph of a CALL, or the decomposition of a STABLEHLO_COMPOSITE, in its place."""
@@ -270,13 +287,29 @@ class _FlatGraph:
     def _plan_loop(self, op: Any, depth: int) -> None:
         """Add a WHILE as a loop of the plan. Raises KilnError for a carried value that changes its shape."""
         condition, body = int(op.builtinOptions.condSubgraphIndex), int(op.builtinOptions.bodySubgraphIndex)
+        graph = self._model.subgraphs[body]
+        replace_row_writes(self._schema, self._model, self._kinds, graph)
+        sized = of_computed_size(self._kinds, graph)
+        if sized is not None:
+            tensor = text_of(graph.tensors[indices(sized.outputs)[0]].name)
+            raise self._refusal(
+                op,
+                f"in its iterations, {self._kinds.of(sized)} (output {tensor}) has a size that is computed "
+                "there: give it one size, and write parts of it",
+            )
         self._loops += 1
-        label, carried = f"loop{self._loops}", indices(op.inputs)
-        [before] = self._inline(condition, carried, f"{label}/before", depth)
-        in_iteration = [self._like(index, label) for index in carried]
-        self._custom(LOOP_BEGIN, [before, *carried], in_iteration)
-        body_results = self._inline(body, in_iteration, f"{label}/body", depth)
-        for position, pair in enumerate(zip(in_iteration, body_results, strict=True)):
+        label, first, results = f"loop{self._loops}", indices(op.inputs), indices(op.outputs)
+        [before] = self._inline(condition, first, f"{label}/before", depth)
+        # A value that the body passes on as it is needs no memory of the loop's own.
+        changed = [new != old for new, old in zip(indices(graph.outputs), indices(graph.inputs), strict=True)]
+        self._replaced_by.update((results[at], first[at]) for at in range(len(first)) if not changed[at])
+        in_body = [
+            self._like(value, label) if new else value for value, new in zip(first, changed, strict=True)
+        ]
+        in_iteration = list(compress(in_body, changed))
+        self._custom(LOOP_BEGIN, [before, *compress(first, changed)], in_iteration)
+        body_results = self._inline(body, in_body, f"{label}/body", depth)
+        for position, pair in enumerate(zip(in_body, body_results, strict=True)):
             tensors = [self._graph.tensors[index] for index in pair]
             kinds = [f"{self._kinds.type_name(tensor)}{indices(tensor.shape)}" for tensor in tensors]
             if kinds[0] != kinds[1]:
@@ -287,7 +320,7 @@ class _FlatGraph:
                     "before the loop, and write parts of it",
                 )
         [after] = self._inline(condition, body_results, f"{label}/after", depth)
-        self._custom(LOOP_END, [after, *body_results], indices(op.outputs))
+        self._custom(LOOP_END, [after, *compress(body_results, changed)], list(compress(results, changed)))
 
     def _custom(self, name: str, inputs: list[int], outputs: list[int]) -> None:
         """Add a custom operator."""
@@ -299,27 +332,3 @@ class _FlatGraph:
         operator.opcodeIndex, operator.inputs, operator.outputs = len(codes), inputs, outputs
         codes.append(code)
         self.operators.append(operator)
-
-    def _iterations(self, op: Any, condition: int, body: int, carried: list[int]) -> int | None:
-        """Number of iterations of a WHILE, counted by LiteRT; None: many, or it depends on the inputs."""
-        graphs = self._model.subgraphs
-        needed = inputs_of(graphs[condition], set(range(len(indices(graphs[condition].outputs)))))
-        while (more := needed | inputs_of(graphs[body], needed)) != needed:
-            needed = more
-        values: dict[int, npt.NDArray[Any]] = {}
-        for position in needed:
-            value = self._constant(carried[position])
-            if value is None:
-                return None
-            values[position] = value
-        continues, step = (
-            runner_of_graph(
-                self._schema, self._model, number, positions, lambda text: self._refusal(op, text)
-            )
-            for number, positions in ((condition, {0}), (body, needed))
-        )
-        for count in range(MOST_ITERATIONS + 1):
-            if not bool(np.reshape(continues(values)[0], -1)[0]):
-                return count
-            values = step(values)
-        return None

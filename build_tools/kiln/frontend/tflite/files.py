@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,17 @@ import tflite
 
 from kiln.arrays import Array
 from kiln.errors import KilnError
+
+# Exceptions of the flatbuffers reader for an offset or a length that points outside the file.
+DAMAGED = (
+    struct.error,
+    IndexError,
+    ValueError,
+    TypeError,
+    OverflowError,
+    AssertionError,
+    UnicodeDecodeError,
+)
 
 
 def unpacked(path: Path, content: bytes) -> tuple[Any, Any]:

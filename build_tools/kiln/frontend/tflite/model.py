@@ -5,10 +5,7 @@ The layout stays NHWC. Quantised operators become float operators between dequan
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,151 +13,51 @@ import numpy as np
 import tflite
 from tvm.relax.frontend.tflite import tflite_frontend
 
-from kiln.config.dims import Segment
 from kiln.config.sizes import show
 from kiln.errors import KilnError
 from kiln.file_kinds import refuse_other
 from kiln.frontend.counted.sizes import with_counted
-from kiln.frontend.importer import Imported, finish, one_line, read_model, result_types
+from kiln.frontend.importer import Imported, finish, read_model, result_types
 from kiln.frontend.interface import Port
 from kiln.frontend.options import ImportOptions, bind_shape
 from kiln.frontend.quiet import convert_quietly
 from kiln.frontend.state import STATES, StatePort
 from kiln.frontend.symbols import Symbols
 from kiln.frontend.tflite.attributes import check_graph
-from kiln.frontend.tflite.control import CONTROL, OWN, VARIABLES, without_control_flow
-from kiln.frontend.tflite.converter_tables import INTEGER_CONVERTERS
-from kiln.frontend.tflite.files import names_operators
-from kiln.frontend.tflite.known_values import has_known_values
+from kiln.frontend.tflite.control import CONTROL, OWN, VARIABLES, Unrolling
+from kiln.frontend.tflite.files import DAMAGED, names_operators
 from kiln.frontend.tflite.narrow import has_narrow, without_narrow
-from kiln.frontend.tflite.operands import Compute
-from kiln.frontend.tflite.ops import Converter, ShapeError
-from kiln.frontend.tflite.own_nodes import check_fixed
 from kiln.frontend.tflite.signatures import check_one
-from kiln.frontend.tflite.sizes import OperatorOfSizeError, for_all_sizes, resized
+from kiln.frontend.tflite.sized_file import SizedFile, opened_of, stateful_of
 from kiln.frontend.tflite.sparse import without_sparsity
-from kiln.frontend.tflite.state_tensors import STATES as RECURRENT
-from kiln.frontend.tflite.state_tensors import with_states
-from kiln.frontend.tflite.unfitting_sizes import asking_for_sizes
 from kiln.frontend.tflite.unique_names import with_unique_names
-from kiln.frontend.tflite.variables import Opened, opened
+from kiln.frontend.tflite.variables import Opened
 
 _IDENTIFIER = b"TFL3"
-# Exceptions of the flatbuffers reader for an offset or a length that points outside the file.
-_DAMAGED = (
-    struct.error,
-    IndexError,
-    ValueError,
-    TypeError,
-    OverflowError,
-    AssertionError,
-    UnicodeDecodeError,
-)
-
-
-@dataclass(frozen=True)
-class _SizedFile:
-    """A file whose inputs get `shapes`; stateful, stateless: with and without recurrent states as inputs.
-
-    nodes: receives, by Relax operator, the first operators of the file that were converted to it.
-    """
-
-    path: Path
-    stateless: Opened
-    stateful: Opened
-    shapes: Sequence[Sequence[int | str]]
-    options: ImportOptions
-    symbols: Symbols
-    nodes: dict[str, list[str]] = field(default_factory=dict)
-
-    def convert(self) -> Any:
-        """The module, for all sizes of the dynamic dimension if there is one. Raises KilnError."""
-        model = tflite.Model.GetRootAsModel(self.stateless.content, 0)
-        reads_sizes = has_known_values(model)
-        dynamic = {
-            dim: segment for dim, segment in (self.options.bucket or {}).items() if segment.size is None
-        }
-        if not dynamic:
-            return self._convert_at(0, reads_sizes, self.symbols, {})
-        [(dim, segment)] = dynamic.items()
-        try:  # with sizes that are computed in the run
-            return self._for_all_sizes(dim, segment, False)
-        except KilnError:
-            if not reads_sizes:
-                raise
-            return self._for_all_sizes(dim, segment, True)
-
-    def _for_all_sizes(self, dim: str, segment: Segment, sizes_known: bool) -> Any:
-        """The module for all sizes; operators whose integer form is made for one size are in floats.
-
-        Where it is not known which operator that is, all are in floats.
-        """
-        in_floats: set[str] = set()
-        in_integers: set[str] = set()  # operators whose integer form made a function
-
-        def at(size: int) -> tuple[Any, dict[str, Compute]]:
-            computes: dict[str, Compute] = {}
-            try:
-                return self._convert_at(size, sizes_known, None, computes, in_floats), computes
-            finally:
-                in_integers.update({made.operator for made in computes.values()} & INTEGER_CONVERTERS.keys())
-
-        while True:
-            try:
-                return for_all_sizes(at, dim, segment, self.symbols, self.stateless.content)
-            except KilnError as error:
-                left = in_integers - in_floats
-                if not left:
-                    raise
-                operator = error.operator if isinstance(error, OperatorOfSizeError) else ""
-                in_floats |= {operator} if operator in left else left
-
-    def _convert_at(
-        self,
-        size: int,
-        sizes_known: bool,
-        symbols: Symbols | None,
-        computes: dict[str, Compute],
-        in_floats: Collection[str] = (),
-    ) -> Any:
-        """The module with the dynamic dimension fixed to `size`.
-
-        sizes_known: whether arithmetic on sizes is done here, where LiteRT can run the file. computes,
-        in_floats: see `Converter`.
-        """
-        converter = partial(Converter, self.path, symbols, self.nodes, computes, in_floats)
-        model = tflite.Model.GetRootAsModel(self.stateful.content, 0)
-        graph = model.Subgraphs(0)
-        input_shapes = [[self.options.size(entry) or size for entry in shape] for shape in self.shapes]
-        shapes_in_file = [_port(self.path, graph, index).shape for index in graph.InputsAsNumpy()]
-        is_same_shape = input_shapes == [list(shape) for shape in shapes_in_file]
-        if is_same_shape and not sizes_known:
-            try:
-                return _convert(self.path, model, converter)
-            except ShapeError:  # converters write 1 for a size that they do not know, and LiteRT reads none
-                if symbols is not None and symbols.all_counted():
-                    raise
-        if not is_same_shape:
-            check_fixed(self.path, model)
-        # LiteRT knows the inputs that are not states of recurrent operators.
-        own_inputs = len(shapes_in_file) - len(self.stateful.variables) + len(self.stateless.variables)
-        try:
-            content = resized(self.stateless.content, input_shapes[:own_inputs], sizes_known)
-        except KilnError:
-            if not is_same_shape:
-                raise
-            return asking_for_sizes(graph, lambda: _convert(self.path, model, converter))
-        resized_file = _stateful(self.path, Opened(content, self.stateless.variables))
-        model = tflite.Model.GetRootAsModel(resized_file.content, 0)
-        return _convert(self.path, model, converter)
 
 
 def load(path: Path, options: ImportOptions) -> Imported:
     """Import a TFLite file. Raises KilnError as documented at `kiln.frontend.importer.import_model`."""
     model_read = read(path)
     check_one(path, model_read)
-    rewritten = _rewritten(path, model_read)
-    stateful = _stateful(path, rewritten)
+    content, has_control = _plain(path, model_read)
+    if not has_control:
+        return _load(path, options, Opened(with_unique_names(path, content)))
+    try:
+        return _load(path, options, opened_of(path, content, Unrolling.SHORT), content, Unrolling.SHORT)
+    except KilnError:  # such as for a value that grows from iteration to iteration
+        return _load(path, options, opened_of(path, content, Unrolling.ALL), content, Unrolling.ALL)
+
+
+def _load(
+    path: Path,
+    options: ImportOptions,
+    rewritten: Opened,
+    source: bytes | None = None,
+    unrolling: Unrolling = Unrolling.NONE,
+) -> Imported:
+    """`source`, `unrolling`: see `SizedFile`."""
+    stateful = stateful_of(path, rewritten)
     model = tflite.Model.GetRootAsModel(stateful.content, 0)
     graph = model.Subgraphs(0)
     ports = [_port(path, graph, index) for index in graph.InputsAsNumpy()]
@@ -174,7 +71,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
             "the others need one size"
         )
 
-    sized = _SizedFile(path, rewritten, stateful, shapes, options, symbols)
+    sized = SizedFile(path, rewritten, stateful, shapes, options, symbols, source, unrolling)
     try:
         with symbols.missing.named_together(path):
             module = convert_quietly(sized.convert)
@@ -199,25 +96,14 @@ def load(path: Path, options: ImportOptions) -> Imported:
     return Imported(module, inputs[:-count], outputs[:-count], states, counted=symbols.all_counted())
 
 
-def _rewritten(path: Path, model: tflite.Model) -> Opened:
-    """The file with dense constants and unique names, and without control flow and resource variables."""
+def _plain(path: Path, model: tflite.Model) -> tuple[bytes, bool]:
+    """The file with dense constants of 8 bits or more, and whether it has control flow or variables."""
     content = path.read_bytes()
     if _has_sparsity(model):
         content = without_sparsity(path, content)
     if has_narrow(model):
         content = without_narrow(path, content)
-    try:
-        if not names_operators(model, {*CONTROL, *VARIABLES}):
-            return Opened(with_unique_names(path, content))
-        return opened(path, with_unique_names(path, without_control_flow(path, content)))
-    except _DAMAGED as error:
-        raise KilnError(f"{path}: a graph of its control flow is damaged: {one_line(error)}") from error
-
-
-def _stateful(path: Path, file: Opened) -> Opened:
-    """The file with the state of its recurrent operators as inputs and outputs."""
-    model = tflite.Model.GetRootAsModel(file.content, 0)
-    return with_states(path, file) if names_operators(model, RECURRENT) else file
+    return content, names_operators(model, {*CONTROL, *VARIABLES})
 
 
 def _has_sparsity(model: tflite.Model) -> bool:
@@ -227,15 +113,6 @@ def _has_sparsity(model: tflite.Model) -> bool:
         for graph in graphs
         for index in range(graph.TensorsLength())
     )
-
-
-def _convert(path: Path, model: Any, converter: Callable[..., Converter]) -> Any:
-    try:
-        return tflite_frontend.from_tflite(model, op_converter=converter)
-    except KilnError:
-        raise
-    except Exception as error:  # converters raise every kind of exception
-        raise KilnError(f"{path}: cannot import the TFLite graph: {one_line(error)}") from error
 
 
 def read(path: Path) -> tflite.Model:
@@ -253,7 +130,7 @@ def read(path: Path) -> tflite.Model:
         _read_everything(model)
         codes = (model.OperatorCodes(index).CustomCode() for index in range(model.OperatorCodesLength()))
         reserved = {(code or b"").decode(errors="replace") for code in codes} & set(OWN)
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise KilnError(f"{path}: not a complete TFLite model: truncated or damaged") from error
     if reserved:
         raise KilnError(f"{path}: custom operator '{min(reserved)}': the name is Kiln's own, choose another")

@@ -209,11 +209,9 @@ def dynamic_update_slice(node: TfliteOperands) -> Any:
     """DYNAMIC_UPDATE_SLICE: a part of a tensor replaced, at a place of the run, which is moved inside."""
     node.check_same_quantisation(0, 1)
     shape, update_shape = node.shape(0), node.shape(1)
-    starts, update = node.emit(op.astype(node.raw(2), "int64")), node.raw(1)
-    firsts = []
+    update, firsts = node.raw(1), []
     for axis, (size, length) in enumerate(zip(shape, update_shape, strict=True)):
-        start = node.emit(op.take(starts, const([axis], "int64"), 0))
-        firsts.append(node.emit(op.clip(start, 0, size - length)))
+        firsts.append(node.inside(node.entry(2, axis), size - length))
     places = {
         axis: node.emit(op.add(const(np.arange(length), "int64"), firsts[axis]))
         for axis, length in enumerate(update_shape)
@@ -232,7 +230,7 @@ def dynamic_update_slice(node: TfliteOperands) -> Any:
         )
         within = node.emit(op.reshape(within, [size if other == axis else 1 for other in range(len(shape))]))
         inside = within if inside is None else node.emit(op.logical_and(inside, within))
-        update = node.emit(op.take(update, node.emit(op.clip(offsets, 0, length - 1)), axis))
+        update = node.emit(op.take(update, node.inside(offsets, length - 1), axis))
     return op.where(inside, update, node.raw(0))
 
 

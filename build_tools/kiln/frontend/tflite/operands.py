@@ -51,6 +51,38 @@ class TfliteOperands:
         """`expr` as a variable of its own, so that it is computed once however often it is used."""
         return self._converter.bb.emit(expr)
 
+    def inside(self, places: Any, last: int) -> Any:
+        """int64 `places` moved into 0..`last`, which may depend on the size of the file's inputs.
+
+        The limit is a tensor: those of the operator clip are the same at all sizes.
+        """
+        not_before = self.bind(relax.op.maximum(places, const(0, "int64")))
+        return self.bind(relax.op.minimum(not_before, const(last, "int64")))
+
+    def entry(self, index: int, position: int) -> Any:
+        """Number `position` of the list that is input `index`, as an int64 tensor of one element.
+
+        Of a list that is put together the part alone is read.
+        """
+        values = self.raw(index)
+        parts = self._parts(values)
+        while parts:
+            for values in parts:
+                size = int(values.ty.shape[0])
+                if position < size:
+                    break
+                position -= size
+            parts = self._parts(values)
+        if int(values.ty.shape[0]) > 1:
+            values = self.bind(relax.op.take(values, const([position], "int64"), 0))
+        return self.bind(relax.op.astype(values, "int64"))
+
+    def _parts(self, values: Any) -> list[Any]:
+        """The tensors that `values` is the concat of; empty for any other value."""
+        made = self._converter.bb.lookup_binding(values) if isinstance(values, relax.Var) else values
+        is_concat = isinstance(made, relax.Call) and getattr(made.op, "name", "") == "relax.concat"
+        return list(made.args[0].fields) if is_concat else []
+
     def next_loop(self) -> int:
         """The number of a new loop of the graph."""
         self._converter.loops += 1

@@ -20,56 +20,15 @@ from kiln.config.dims import Segment
 from kiln.config.sizes import evaluate
 from kiln.errors import KilnError
 from kiln.extents import Extent
-from kiln.frontend.quiet import quiet_stderr
 from kiln.frontend.symbols import Symbols, int64_of
-from kiln.frontend.tflite.files import packed
-from kiln.frontend.tflite.known_values import with_known_values
 from kiln.frontend.tflite.operands import Compute
-from kiln.frontend.tflite.window_sizes import check_windows, period_of_windows
+from kiln.frontend.tflite.size_constants import SizeConstant, constants_of, generalised
+from kiln.frontend.tflite.window_sizes import period_of_windows
 
 # Least size of the three imports, and offsets to it. Size 1 is left out, as broadcasting treats it specially.
 _LEAST, _OFFSETS = 2, (0, 1, 3)
 _MOST_COMPARED = 64  # of the sizes of a period
 _MULTIPLE = "with windows of a stride, give the dimension a 'multiple' that the strides divide"
-
-
-def resized(content: bytes, shapes: Sequence[Sequence[int]], known: bool = False) -> bytes:
-    """The file `content` with its inputs, in order, resized to `shapes`.
-
-    known: whether tensors whose values are known become constants (known_values.py).
-    Raises KilnError if LiteRT cannot resize or run the graph.
-    """
-    from ai_edge_litert import schema_py_generated as schema
-    from ai_edge_litert.interpreter import Interpreter, OpResolverType
-
-    try:
-        with quiet_stderr():
-            reader = Interpreter(
-                model_content=content,
-                num_threads=1,
-                experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
-                experimental_preserve_all_tensors=True,
-            )
-            for entry, shape in zip(reader.get_input_details(), shapes, strict=True):
-                reader.resize_tensor_input(entry["index"], list(shape))
-            reader.allocate_tensors()
-            check_windows(schema, content, reader)
-            for entry in reader.get_input_details():  # LiteRT leaves in them what the memory held
-                reader.set_tensor(entry["index"], np.zeros(entry["shape"], entry["dtype"]))
-            reader.invoke()  # shapes that the graph computes are known only after a run
-            details = {entry["index"]: entry["shape"] for entry in reader.get_tensor_details()}
-    except (RuntimeError, ValueError) as error:
-        shapes_text = ", ".join(str(list(shape)) for shape in shapes)
-        reason = " ".join(str(error).split())
-        raise KilnError(f"LiteRT cannot resize the graph to inputs of {shapes_text}: {reason}") from error
-    model = schema.ModelT.InitFromPackedBuf(content, 0)
-    for index, tensor in enumerate(model.subgraphs[0].tensors):
-        data = model.buffers[tensor.buffer].data
-        if index in details and (data is None or len(data) == 0):
-            tensor.shape, tensor.shapeSignature = [int(size) for size in details[index]], None
-    if known:
-        with_known_values(schema, model, lambda index: np.asarray(reader.get_tensor(index)))
-    return packed(model)
 
 
 class OperatorOfSizeError(KilnError):
@@ -132,6 +91,9 @@ class _GeneralisedSizes:
         """
         self._parts, self._first, self._symbols, self._computes = parts, first, symbols, computes
         self._merged: dict[Any, Any] = {}
+        self._constants: dict[int, SizeConstant] = {}  # by place in the order of constants
+        self._emitted: dict[Any, Any] = {}  # constant of the first version → tensor for all sizes
+        self._constant_bindings = 0  # at the beginning of the function
         self._builder = relax.BlockBuilder()
         self._second = tvm.IRModule()
 
@@ -155,6 +117,7 @@ class _GeneralisedSizes:
             raise ValueError("it has other operators at another size")
         with builder.function("main", parameters):
             with builder.dataflow():
+                self._emit_constants(first, second)
                 for a, b in pairs:
                     self._merged[a.var] = builder.emit(self._expression(a.value, b.value))
                 result = builder.emit_output(self._expression(first.body.body, second.body.body))
@@ -163,6 +126,18 @@ class _GeneralisedSizes:
         if first.attrs:
             merged["main"] = merged["main"].with_attrs(first.attrs)
         return merged
+
+    def _emit_constants(self, first: Any, second: Any) -> None:
+        """Emit the constants that depend on the size. Raises ValueError for one that is not linear in it."""
+        for place, (a, b) in enumerate(zip(constants_of(first), constants_of(second), strict=False)):
+            values = a.value.numpy(), b.value.numpy()
+            if not np.array_equal(*values):
+                self._constants[place] = generalised(*values, self._number)
+                self._emitted[a] = self._constants[place].emit(self._emit)
+
+    def _emit(self, expression: Any) -> Any:
+        self._constant_bindings += 1
+        return self._builder.emit(expression)
 
     def _number(self, a: Any, b: Any) -> Extent:
         """The extent that is `a` at the first size and `b` at the next multiple. Raises ValueError."""
@@ -189,9 +164,9 @@ class _GeneralisedSizes:
         if isinstance(a, tirx.IntImm):
             return a if int(a) == int(b) else relax.prim_value(self._number(a, b))
         if isinstance(a, ir.GenericConst):
-            if not np.array_equal(a.value.numpy(), b.value.numpy()):
+            if a not in self._emitted and not np.array_equal(a.value.numpy(), b.value.numpy()):
                 raise ValueError("a constant depends on the size")
-            return a
+            return self._emitted.get(a, a)
         if isinstance(a, relax.Call):
             return self._call(a, b)
         if not structural_equal(a, b):
@@ -222,7 +197,16 @@ class _GeneralisedSizes:
         arguments = [self._expression(x, y) for x, y in zip(a.args, b.args, strict=True)]
         if name == "relax.squeeze":
             self._check_squeeze(arguments[0].ty.shape, a.attrs.axis)
-        return relax.Call(a.op, arguments, a.attrs, a.ty_args)
+        types = [self._type(x, y) for x, y in zip(a.ty_args, b.ty_args, strict=True)]
+        return relax.Call(a.op, arguments, a.attrs, types)
+
+    def _type(self, a: Any, b: Any) -> Any:
+        """The type of a result, as operators that Kiln adds to Relax are given it."""
+        if isinstance(a, relax.TupleType):
+            return relax.TupleType([self._type(x, y) for x, y in zip(a.fields, b.fields, strict=True)])
+        if not isinstance(a, relax.TensorType) or a.shape is None:
+            return a
+        return relax.TensorType(self._expression(a.shape, b.shape), a.dtype)
 
     def _check_squeeze(self, shape: Any, axes: Any) -> None:
         """Raise ValueError for an axis that is left out and has other than one element at some sizes."""
@@ -263,7 +247,12 @@ class _GeneralisedSizes:
 
         Compared are the shapes of tensors, the begins of slices, and functions that TE computes make.
         """
-        _confirm(function, module["main"], sizes, self._symbols)
+        _confirm(_bindings(function)[self._constant_bindings :], module["main"], sizes, self._symbols)
+        theirs_in_order = constants_of(module["main"])
+        for place, ours_for_all in self._constants.items():
+            at_size = ours_for_all.at(lambda size: evaluate(self._symbols.size(size), sizes))
+            if not np.array_equal(at_size, theirs_in_order[place].value.numpy()):
+                raise ValueError("a constant depends on the size, and not in proportion to it")
         ours = [binding.value for binding in _bindings(function) if _is_function(binding.value)]
         theirs = [binding.value for binding in _bindings(module["main"]) if _is_function(binding.value)]
         if len(ours) != len(theirs):
@@ -302,10 +291,9 @@ def _bindings(function: Any) -> list[Any]:
     return [binding for block in function.body.blocks for binding in block.bindings]
 
 
-def _confirm(function: Any, third: Any, sizes: dict[str, int], symbols: Symbols) -> None:
-    """Raise ValueError unless tensors of `function` have the shapes, and slices the begins, of `third`."""
-    expected_bindings = _bindings(third)
-    for binding, expected in zip(_bindings(function), expected_bindings, strict=False):
+def _confirm(bindings: Sequence[Any], third: Any, sizes: dict[str, int], symbols: Symbols) -> None:
+    """Raise ValueError unless tensors of `bindings` have the shapes, and slices the begins, of `third`."""
+    for binding, expected in zip(bindings, _bindings(third), strict=False):
         if not isinstance(expected.var.ty, relax.TensorType):
             continue
         actual = [evaluate(symbols.size(size), sizes) for size in binding.var.ty.shape or ()]

@@ -141,10 +141,9 @@ def slice_(node: TfliteOperands) -> Any:
     if node.array(1) is not None:
         return None
     result, sliced = node.result_shape(), node.raw(0)
-    begin = node.bind(op.astype(node.raw(1), "int64"))
     for axis, (size, length) in enumerate(zip(node.shape(0), result, strict=True)):
         if length != size:
-            start = node.bind(op.clip(node.bind(op.take(begin, const([axis], "int64"), 0)), 0, size - length))
+            start = node.inside(node.entry(1, axis), size - length)
             positions = node.bind(op.add(const(np.arange(length), "int64"), start))
             sliced = node.bind(op.take(sliced, positions, axis, mode="clip"))
     return sliced
