@@ -192,6 +192,9 @@ def test_operators_on_quantised_tensors(tmp_path: Path) -> None:
               pads=[1, 1, 1, 1], strides=[2, 2])  # fmt: skip
         m.add(f"pool_all_{dtype}", "QLinearAveragePool", *x, *out, domain=MICROSOFT, kernel_shape=[3, 3],
               pads=[1, 1, 1, 1], count_include_pad=1)  # fmt: skip
+        for size in (0.5, 2.0, 1.5):  # fractions are dropped; those of 1.5 are rounded numbers
+            m.add(f"resize_{size}_{dtype}", "Resize", x[0], "", m.const(np.float32([1, 1, size, size])),
+                  mode="linear")  # fmt: skip
         m.add(f"where_{dtype}", "QLinearWhere", m.const(m.rng.random((2, 4, 7, 8)) > 0.5), *x, *y, *out,
               domain=MICROSOFT)  # fmt: skip
     m.check(tmp_path / "m.onnx", levels=1)

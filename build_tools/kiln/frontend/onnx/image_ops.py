@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -20,6 +21,7 @@ from kiln.frontend.onnx.run_resize import RunResize
 from kiln.frontend.onnx.value import Ratio, from_items
 
 _RELAX_METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
+_LINEAR_INTEGERS = ("int8", "uint8", "int32")  # that ONNX Runtime interpolates
 # Scales are float32, so 2/3 is stored as 0.6666667. Exporters do not use fractions with greater divisors.
 _GREATEST_DIVISOR = 1024
 # Images of fewer channels are resized along one axis after the other.
@@ -39,8 +41,8 @@ def resize(node: Node) -> Any:
     mode = node.text("mode", "nearest").replace("bilinear", "linear")
     rounding = node.text("nearest_mode", _old_rounding(node, mode) if old else "round_prefer_floor")
     shape, dtype = node.shape(0), str(node.tensor(0).ty.dtype)
-    if mode != "nearest" and not dtype.startswith("float"):  # ONNX rounds, ONNX Runtime drops the fraction
-        raise ValueError(f"mode {mode} of {dtype}, allowed: floats, or mode nearest; insert Casts around it")
+    if mode != "nearest" and not dtype.startswith("float"):
+        return _resize_integers(node, mode, dtype)
     if not _is_known(node, coordinates):
         return _resize_in_run(node, _rule(node, mode, coordinates, rounding))
     # resize2d computes in float32.
@@ -72,6 +74,17 @@ def resize(node: Node) -> Any:
         extrapolation_value=node.attributes.get("extrapolation_value", 0.0),
     )
     return relax.op.squeeze(resized, [2]) if rows else resized
+
+
+def _resize_integers(node: Node, mode: str, dtype: str) -> Any:
+    """Resize of integers, as of QOperator graphs: in floats, without the fractions, as in ONNX Runtime."""
+    if dtype not in _LINEAR_INTEGERS or mode != "linear" or node.attributes.get("antialias"):
+        allowed = f"floats, mode linear without antialias of {', '.join(_LINEAR_INTEGERS)}, or mode nearest"
+        raise ValueError(f"mode {mode} of {dtype}, allowed: {allowed}; insert Casts around it")
+    emit = node.builder.emit
+    floats = emit(relax.op.astype(node.tensor(0), "float32"))
+    resized = emit(resize(replace(node, replaced={**node.replaced, 0: floats})))
+    return relax.op.astype(resized, dtype)
 
 
 def _is_exact(node: Node, mode: str, coordinates: str, new: Sequence[Extent]) -> bool:
