@@ -24,11 +24,11 @@ from kiln.config import Target, load_target
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.errors import KilnError
 from kiln.files import atomic_write, read_json, write_json
-from kiln.plan.loop_iterations import iterations_of
 from kiln.plan.schema import PlannedStep, read_plan
 
 from benchmarks import tflm
 from benchmarks.contenders import Folders
+from benchmarks.loop_iterations import iterations_of
 from benchmarks.mcu_levels import difference, from_reference_kernels, least_arena, outputs_of
 from benchmarks.peers import PEERS
 from benchmarks.tables import markdown

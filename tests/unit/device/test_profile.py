@@ -113,6 +113,15 @@ def test_a_step_has_no_rate_at_smaller_sizes_than_its_operations_are_counted_for
     assert (first["of_peak"] is not None) is counted
 
 
+def test_operations_and_bytes_are_those_of_all_calls_of_a_run() -> None:
+    """A step in a loop is called in each iteration, one in a branch that was not taken never."""
+    once, often = (
+        bench.steps_of(PLAN, [3e-4, 1e-4], 0, calls) for calls in ([1, 1], [7, 0])
+    )  # fmt: skip
+    assert [step.operations for step in often] == [7 * once[0].operations, 0]
+    assert [step.bytes for step in often] == [7 * once[0].bytes, 0]
+
+
 class Cells(HTMLParser):
     """The words of every row of the page's tables."""
 

@@ -44,8 +44,9 @@ _UNITS = {"ns": ("ms", "GFLOP/s", _SECONDS), "instructions": ("M instr.", "op/in
 class TimedRuns:
     """Times of a program by bucket in nanoseconds: of every run, and the median of every step.
 
-    `placed`: of runs whose inputs and outputs are on the GPU. It also holds the sizes of the dimensions and
-    the number of the golden vector, by bucket, and the name of the variant that ran.
+    `placed`: of runs whose inputs and outputs are on the GPU. `calls`: how often a run calls each step. It
+    also holds the sizes of the dimensions and the number of the golden vector, by bucket, and the name of the
+    variant that ran.
     """
 
     runs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -54,6 +55,7 @@ class TimedRuns:
     sizes: dict[str, list[int]] = field(default_factory=dict)
     vectors: dict[str, int] = field(default_factory=dict)
     variant: str = ""
+    calls: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
 
 
 def run(args: DeviceBenchStage) -> None:
@@ -187,8 +189,9 @@ def measure(bundle: Bundle, program: Path, runner: Runner, threads: int, timeout
                 timed.runs[bucket].append(int(time))
             case ["place", bucket, time]:
                 timed.placed[bucket].append(int(time))
-            case ["step", bucket, _, time]:
+            case ["step", bucket, _, time, calls]:
                 timed.steps[bucket].append(int(time))
+                timed.calls[bucket].append(int(calls))
             case ["vector", bucket, number]:
                 timed.vectors[bucket] = int(number)
             case ["sizes", bucket, *found]:
@@ -233,7 +236,7 @@ def _steps(
         name = bucket.name
         if name not in alone.steps:
             continue
-        steps = steps_of(plan, [time * 1e-9 for time in alone.steps[name]], number)
+        steps = steps_of(plan, [time * 1e-9 for time in alone.steps[name]], number, alone.calls[name])
         if not _at_greatest_sizes(plan, bucket, alone.sizes.get(name, [])):
             steps = [replace(step, operations=0) for step in steps]  # the plan counts those of greatest sizes
         seconds = sum(step.seconds for step in steps) or 1.0

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kiln.plan.loop_iterations import iterations_of
 from kiln.plan.schema import ExpressionArgument, Plan
 
 
@@ -46,21 +45,26 @@ class TimedStep:
         return self.operations / flops / self.seconds
 
 
-def steps_of(plan: Plan, seconds: Sequence[float], bucket: int = 0) -> list[TimedStep]:
-    """The steps of one bucket of a plan with a time for each; operations and bytes at its greatest sizes."""
+def steps_of(
+    plan: Plan, seconds: Sequence[float], bucket: int = 0, calls: Sequence[int] = ()
+) -> list[TimedStep]:
+    """The steps of one bucket of a plan with a time for each; operations and bytes at its greatest sizes.
+
+    `calls`: how often a run calls each step; empty: once, as in plans without loops and branches.
+    """
     kernels = {kernel.symbol: kernel for kernel in plan.kernels}
     planned = plan.buckets[bucket].steps
     steps = []
-    for index, (step, time, iterations) in enumerate(
-        zip(planned, seconds, iterations_of(planned), strict=True)
+    for index, (step, time, times) in enumerate(
+        zip(planned, seconds, calls or [1] * len(planned), strict=True)
     ):
         kernel = kernels[step.kernel]
         moved = {"params": 0, "read": 0, "written": 0}
         for argument, declared in zip(step.args, kernel.args, strict=True):
             if not isinstance(argument, ExpressionArgument):
                 which = "params" if argument.at == "params" else "read" if declared.const else "written"
-                moved[which] += iterations * argument.bytes
-        operations = iterations * (2 * (step.macs or 0) or kernel.flops)
+                moved[which] += times * argument.bytes
+        operations = times * (2 * (step.macs or 0) or kernel.flops)
         ops = [{"name": op.name, "attrs": op.attrs} for op in kernel.ops]
         dtype = kernel.args[0].dtype
         steps.append(

@@ -51,20 +51,23 @@ static void time_steps(const workload *w, const char *bucket, uint32_t steps,
                        uint64_t nanoseconds) {
     const size_t rounds = rounds_within(w, nanoseconds);
     uint64_t *times = array_of((size_t)steps * rounds, sizeof *times); /* [step][round] */
+    uint64_t *calls = array_of(steps, sizeof *calls); /* of each step in a run: more in loops */
     for (size_t round = 0; round < rounds; round++) {
         harness_must(&session, kiln_begin(&session, w->input, w->output));
         for (uint32_t left; (left = kiln_steps_left(&session)) > 0;) {
             const uint64_t began = harness_now();
             harness_must(&session, kiln_step(&session));
-            /* A step of a loop runs several times. */
             times[(size_t)(steps - left) * rounds + round] += harness_now() - began;
+            calls[steps - left] += round == 0;
         }
     }
     for (uint32_t i = 0; i < steps; i++) {
         uint64_t *mine = times + (size_t)i * rounds;
         qsort(mine, rounds, sizeof *mine, ascending);
-        printf("step\t%s\t%u\t%llu\n", bucket, (unsigned)i, (unsigned long long)mine[rounds / 2]);
+        printf("step\t%s\t%u\t%llu\t%llu\n", bucket, (unsigned)i,
+               (unsigned long long)mine[rounds / 2], (unsigned long long)calls[i]);
     }
+    array_free(calls);
     array_free(times);
     printf("sizes\t%s", bucket);
     for (uint32_t i = 0; i < harness_model()->dims_count; i++)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kiln.device.check.steps import steps_of
-from kiln.plan.loop_iterations import iterations_of
 from kiln.plan.schema import PlannedStep
-from plans import plan_of
+
+from benchmarks.loop_iterations import iterations_of
 
 
 def _step(label: str, sizes: Sequence[int] = (), **more: Any) -> dict[str, Any]:
@@ -26,13 +25,3 @@ def test_rounds_are_those_of_all_loops_around_a_step() -> None:
     unknown = [_mark(3, False), _step("less"), _mark(3, True)]
     steps = [PlannedStep.model_validate(step) for step in [*outer, *unknown, _step("add")]]
     assert iterations_of(steps) == [1, 3, 30, 30, 30, 3, 3, 1, 1, 1, 1]
-
-
-def test_operations_and_bytes_of_a_step_are_those_of_all_rounds() -> None:
-    arg = {"dtype": "int8", "const": True}
-    loop = [_mark(1, False), _step("matmul", [6], macs=5), _step("loop_row", [8, 16]), _mark(1, True)]
-    kernels = [{"symbol": "k", "family": "conv", "flops": 7, "args": [arg] * 2}]
-    for step in loop:
-        step["args"] = (step["args"] * 2)[:2] or [{"at": "arena", "offset": 0, "bytes": 1}] * 2
-    timed = steps_of(plan_of(kernels=kernels, buckets=[{"steps": loop}]), [1e-6] * 4)
-    assert [(step.operations, step.read) for step in timed] == [(7, 2), (20, 24), (14, 48), (14, 4)]
