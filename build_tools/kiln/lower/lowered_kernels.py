@@ -34,7 +34,7 @@ from kiln.params.encodings import Encoding, find
 from kiln.params.store import from_text
 from kiln.tir import abi
 from kiln.tir.builder import Array
-from kiln.tir.kernel_name import digest
+from kiln.tir.kernel_name import digest, with_plain_names
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,11 @@ class _Ready:
 
 def _lower(group_kernel: GroupKernel, ops: Sequence[OpInfo], build: Build) -> _Ready:
     lowered = abi.lower(group_kernel.kernel, build.target)
+    plain = with_plain_names(lowered.func)
     stem = ops[0]["name"].split(".")[-1] if ops else "kernel"
-    symbol = f"kilnk_{stem}_{digest(lowered.func)}"  # the prefix kiln_ is reserved for the runtime
+    symbol = f"kilnk_{stem}_{digest(plain)}"  # the prefix kiln_ is reserved for the runtime
     symbol += f"_{build.name}" if build.name else ""
-    func = lowered.func.with_attr("global_symbol", symbol)
+    func = plain.with_attr("global_symbol", symbol)
     return _Ready(symbol, func, lowered.scratch)
 
 

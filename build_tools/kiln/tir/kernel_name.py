@@ -1,12 +1,18 @@
-"""Names of kernels from their code: equal kernels of two buckets or two models get the same symbol."""
+"""Names of kernels from their code: equal kernels of two buckets or two models get the same symbol.
+
+Their objects are equal as well: TVM writes the names of variables into an object, so kernels have plain ones.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from typing import Any
 
 import tvm_ffi
 from tvm import tirx
+
+from kiln.callbacks import structural_map
 
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 # Words of TVMScript that are not variables; attributes and operators follow a dot.
@@ -17,6 +23,20 @@ _LANGUAGE = set(
         "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 handle",
     )
 )
+
+
+def with_plain_names(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` with its parameters, buffers and other variables called v0, v1, … in order of first use."""
+    plain: dict[Any, Any] = {}
+
+    def named(variable: Any) -> Any:
+        if variable not in plain:
+            plain[variable] = tirx.Var(f"v{len(plain)}", variable.ty)
+        return plain[variable]
+
+    params = [named(param) for param in func.params]
+    body = structural_map(func.body, ((tirx.Var, named),))
+    return tirx.PrimFunc(params, body, None, attrs=func.attrs)
 
 
 def digest(func: tirx.PrimFunc) -> str:

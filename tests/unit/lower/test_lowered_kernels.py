@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from kiln import forks, limits
 from kiln.config import canonical_json, load_target, target_config
+from kiln.emit.objects import compile_object
 from kiln.kernels.families import GroupKernel
 from kiln.lower import lowered_kernels
 from kiln.lower.llvm_target import tvm_target
@@ -91,3 +92,20 @@ def test_what_cannot_be_lowered_is_left_to_the_walk(monkeypatch: pytest.MonkeyPa
     found = [plan.find(part.kernel.func, structural_hash(part.kernel.func), build) for part in parts]
     assert [ready is not None for ready in found] == [True, True, False, True, True] and left == []
     assert found[0] is not None and found[0].symbol == lower(parts[0], [], build).symbol
+
+
+@pytest.mark.parametrize("name", ["cortex_m4", "x86_64"])
+def test_objects_of_equal_kernels_are_equal(name: str, tmp_path: Path) -> None:
+    """Models whose tensors have other names share a kernel's object, as joint libraries need."""
+    target = load_target(name)
+    build = Build("", machine_of(target, "none"), tvm_target(target, lowering=True))
+    objects = []
+    for number, words in enumerate((("x", "y"), ("image", "T"))):
+        a, b = (te.placeholder((9, 8), "float32", word) for word in words)
+        func = te.create_prim_func([a, b, topi.multiply(topi.exp(a), b)])
+        part = GroupKernel(Kernel(func), list(func.params[:3]), macs=1)
+        ready = lowered_kernels._lower(part, [], build)
+        path = tmp_path / f"{number}.o"
+        compile_object({ready.symbol: ready.func}, target, path)
+        objects.append((ready.symbol, path.read_bytes()))
+    assert objects[0] == objects[1]
