@@ -28,14 +28,14 @@ ADD, LESS, SLICE, GATHER = (
     schema.GatherOptionsT(),
 )
 CONCAT, RESHAPE = schema.ConcatenationOptionsT(), schema.ReshapeOptionsT()
-STEPS = 60  # too many to be unrolled
+MANY, FEW = 60, 9  # iterations: too many to be unrolled, and not
 
 
 def ints(*values: int) -> Any:
     return np.array(values, "int32")
 
 
-def running_sums(path: Path, *, signed: bool) -> Path:
+def running_sums(path: Path, steps: int, *, signed: bool) -> Path:
     """y[i] = x[0] + … + x[i], row by row; the list's row i is between slices to i and from i + 1.
 
     signed: the number of rows is dynamic, and the graph computes it from the shape of x.
@@ -47,14 +47,14 @@ def running_sums(path: Path, *, signed: bool) -> Path:
     shape_of = schema.ShapeOptionsT()
     shape_of.outType = schema.TensorType.INT32
     state = [
-        ("i", "int32", []), ("list", "float32", [STEPS, 2]), ("sum", "float32", [1, 2]),
-        ("count", "int32", []), ("rows", "float32", [STEPS, 2]),
+        ("i", "int32", []), ("list", "float32", [steps, 2]), ("sum", "float32", [1, 2]),
+        ("count", "int32", []), ("rows", "float32", [steps, 2]),
     ]  # fmt: skip
     results = [(f"{name}_after", dtype, shape) for name, dtype, shape in state]
     limit = [
         ("shape", "int32", [2]), ("from", "int32", ints(0)), ("to", "int32", ints(1)), ("n", "int32", []),
         ("ns", "int32", [1]), ("two", "int32", ints(2)), ("sizes", "int32", [2]), ("empty", "float32", 0.0),
-        ("zeros", "float32", [STEPS, 2]),
+        ("zeros", "float32", [steps, 2]),
     ]  # fmt: skip
     measured = [
         (BUILTIN.SHAPE, shape_of, [0], [8]),
@@ -64,16 +64,16 @@ def running_sums(path: Path, *, signed: bool) -> Path:
         (BUILTIN.FILL, schema.FillOptionsT(), [14, 15], [16]),
     ]
     if not signed:
-        limit[3], limit[8] = ("n", "int32", STEPS), ("zeros", "float32", np.zeros((STEPS, 2)))
+        limit[3], limit[8] = ("n", "int32", steps), ("zeros", "float32", np.zeros((steps, 2)))
     file.graph(
-        [("x", "float32", [STEPS, 2]), ("zero", "int32", 0), ("none", "float32", np.zeros((1, 2))),
+        [("x", "float32", [steps, 2]), ("zero", "int32", 0), ("none", "float32", np.zeros((1, 2))),
          *results, *limit],
         [*(measured if signed else []),
          (BUILTIN.WHILE, options, [1, 16, 2, 11, 0], [3, 4, 5, 6, 7])],
         [0], [4, 5],
     )  # fmt: skip
     file.graph([*state, ("c", "bool", [])], [(BUILTIN.LESS, LESS, [0, 3], [5])], range(5), [5])
-    loop_body(file, state)
+    loop_body(file, state, steps)
     main, _, loop = file.model.subgraphs
     dynamic = [(loop, index) for index in (16, 21)]
     dynamic += [(main, index) for index in (0, 4, 7, 16)] if signed else []
@@ -82,7 +82,7 @@ def running_sums(path: Path, *, signed: bool) -> Path:
     return file.write(path)
 
 
-def loop_body(file: TfliteFile, state: Sequence[tuple[str, str, Any]]) -> None:
+def loop_body(file: TfliteFile, state: Sequence[tuple[str, str, Any]], steps: int) -> None:
     """Add the graph that adds row i of x to the sum, and writes it as row i of the list."""
     body = [
         ("one", "int32", ints(1)), ("one_row", "int32", 1), ("next", "int32", []), ("row", "float32", [2]),
@@ -90,7 +90,7 @@ def loop_body(file: TfliteFile, state: Sequence[tuple[str, str, Any]]) -> None:
         ("place", "int32", [1]), ("rest", "int32", ints(-1)), ("size", "int32", [2]),
         ("begin", "int32", ints(0, 0)), ("head", "float32", [1, 2]), ("after", "int32", [1]),
         ("left", "int32", ints(0)), ("from_there", "int32", [2]), ("to_end", "int32", ints(-1, -1)),
-        ("tail", "float32", [1, 2]), ("written", "float32", [STEPS, 2]), ("next_place", "int32", []),
+        ("tail", "float32", [1, 2]), ("written", "float32", [steps, 2]), ("next_place", "int32", []),
     ]  # fmt: skip
     file.graph(
         [*state, *body],
@@ -107,7 +107,7 @@ def loop_body(file: TfliteFile, state: Sequence[tuple[str, str, Any]]) -> None:
 @pytest.mark.parametrize("signed", [False, True])
 def test_rows_are_written_in_place(tmp_path: Path, signed: bool) -> None:
     """A loop of the plan writes one row an iteration; no step copies the list, whatever its size."""
-    path = running_sums(tmp_path / "m.tflite", signed=signed)
+    path = running_sums(tmp_path / "m.tflite", MANY, signed=signed)
     if signed:
         module, _ = imported(path, {"rows": (2, 12)}, {"x": ["rows", 2]})
     else:
@@ -118,9 +118,22 @@ def test_rows_are_written_in_place(tmp_path: Path, signed: bool) -> None:
     assert not any(step.label.startswith(("concat", "strided_slice")) for step in inside)
     compile_unoptimised(steps.functions, tmp_path / "m.o")
     library = loaded(tmp_path / "m.o")
-    for size in (2, 5, 12) if signed else (STEPS,):
+    for size in (2, 5, 12) if signed else (MANY,):
         x = np.random.default_rng(size).uniform(-1, 1, (size, 2)).astype("f4")
         want = open_reference(path, "builtin_ref", [x.shape]).run([x])
         ours = execute(steps, library, [x], {"rows": size} if signed else None)
         for one, other in zip(ours, want, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_short_loops_are_unrolled(tmp_path: Path) -> None:
+    """Slices of an iteration have sizes of their own there."""
+    path = running_sums(tmp_path / "m.tflite", FEW, signed=False)
+    module, _ = import_model(path, ImportOptions("m"))
+    steps = lower(simplify(module), Lowering("m", runnable_alone("x86_64"), "none"))
+    assert all(step.loop is None for step in steps.steps)
+    compile_unoptimised(steps.functions, tmp_path / "m.o")
+    x = np.random.default_rng(3).uniform(-1, 1, (FEW, 2)).astype("f4")
+    want = open_reference(path, "builtin_ref").run([x])
+    for one, other in zip(execute(steps, loaded(tmp_path / "m.o"), [x]), want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)

@@ -54,8 +54,8 @@ class SizedFile:
 
     def convert(self) -> Any:
         """The module, for all sizes of the dynamic dimension if there is one. Raises KilnError."""
-        model = tflite.Model.GetRootAsModel(self.source or self.stateless.content, 0)
-        reads_sizes = has_known_values(model)
+        files = [self.stateless.content, *([] if self.source is None else [self.source])]
+        reads_sizes = any(has_known_values(tflite.Model.GetRootAsModel(file, 0)) for file in files)
         dynamic = {
             dim: segment for dim, segment in (self.options.bucket or {}).items() if segment.size is None
         }
