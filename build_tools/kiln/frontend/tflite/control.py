@@ -11,7 +11,7 @@ knows these three.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
 from itertools import compress
 from pathlib import Path
@@ -65,11 +65,16 @@ def without_control_flow(
     return packed(model)
 
 
-def has_own_operators(content: bytes) -> bool:
-    """Whether a file has operators of OWN, which stand for loops and branches of the plan."""
+def has_own_operators(content: bytes, kinds: Collection[str] = OWN) -> bool:
+    """Whether a file has operators of `kinds`, which stand for loops and branches of the plan."""
     model = tflite.Model.GetRootAsModel(content, 0)
     codes = (model.OperatorCodes(index).CustomCode() for index in range(model.OperatorCodesLength()))
-    return any((code or b"").decode(errors="replace") in OWN for code in codes)
+    return any((code or b"").decode(errors="replace") in kinds for code in codes)
+
+
+def has_loops(content: bytes) -> bool:
+    """Whether a file has loops of the plan."""
+    return has_own_operators(content, (LOOP_BEGIN,))
 
 
 def runnable(path: Path, content: bytes) -> bytes:

@@ -5,6 +5,7 @@ The layout stays NHWC. Quantised operators become float operators between dequan
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from kiln.frontend.quiet import convert_quietly
 from kiln.frontend.state import STATES, StatePort
 from kiln.frontend.symbols import Symbols
 from kiln.frontend.tflite.attributes import check_graph
-from kiln.frontend.tflite.control import CONTROL, OWN, VARIABLES, Unrolling
+from kiln.frontend.tflite.control import CONTROL, OWN, VARIABLES, Unrolling, has_loops
 from kiln.frontend.tflite.files import DAMAGED, names_operators
 from kiln.frontend.tflite.narrow import has_narrow, without_narrow
 from kiln.frontend.tflite.signatures import check_one
@@ -43,10 +44,26 @@ def load(path: Path, options: ImportOptions) -> Imported:
     content, has_control = _plain(path, model_read)
     if not has_control:
         return _load(path, options, Opened(with_unique_names(path, content)))
-    try:
-        return _load(path, options, opened_of(path, content, Unrolling.SHORT), content, Unrolling.SHORT)
-    except KilnError:  # such as for a value that grows from iteration to iteration
-        return _load(path, options, opened_of(path, content, Unrolling.ALL), content, Unrolling.ALL)
+    error: KilnError | None = None
+    for unrolling in _unrollings(path, content):
+        try:
+            return _load(path, options, opened_of(path, content, unrolling), content, unrolling)
+        except KilnError as raised:  # such as for a value that grows from iteration to iteration
+            error = raised
+    assert error is not None
+    raise error
+
+
+def _unrollings(path: Path, content: bytes) -> tuple[Unrolling, ...]:
+    """Which loops to unroll, the best choice first.
+
+    LiteRT computes the sizes that differ from iteration to iteration where all loops are unrolled: it does
+    not know loops of the plan.
+    """
+    with contextlib.suppress(KilnError):
+        if not has_loops(opened_of(path, content, Unrolling.SHORT).content):
+            return Unrolling.SHORT, Unrolling.ALL
+    return Unrolling.NONE, Unrolling.SHORT, Unrolling.ALL
 
 
 def _load(
