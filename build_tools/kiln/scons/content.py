@@ -40,10 +40,7 @@ class Content:
         self._in_this_build: dict[str, list[Any]] = {}
         self._lock = threading.Lock()
         self._unsaved = False
-        try:
-            self._stored: dict[str, list[Any]] = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            self._stored = {}
+        self._stored = _stored_in(path)
 
     def changed(self, dependency: Any, target: Any, before: Any, repository: Any = None) -> bool:
         """SCons's decider: whether `dependency` has changed since `target` was built."""
@@ -82,3 +79,13 @@ class Content:
         if self._unsaved:
             with contextlib.suppress(KilnError):
                 atomic_write(self._path, json.dumps(self._stored))
+
+
+def _stored_in(path: Path) -> dict[str, list[Any]]:
+    """The signatures in a file; those that a power failure has damaged are left out."""
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    entries = stored.items() if isinstance(stored, dict) else ()
+    return {name: entry for name, entry in entries if isinstance(entry, list) and len(entry) == 2}

@@ -7,11 +7,14 @@ disk.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import signal
 import socket
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import SCons.Errors
@@ -21,6 +24,7 @@ import SCons.Script.Main
 import SCons.Taskmaster.Job
 
 from kiln.errors import INTERRUPTED
+from kiln.files import reason
 
 
 class StageFailed(SCons.Errors.BuildError):  # type: ignore[misc]
@@ -120,8 +124,12 @@ def install() -> None:
         except OSError as error:
             for database in SCons.SConsign.DB_sync_list:
                 database._needs_sync = False  # or its destructor tries again, with a traceback
+                with contextlib.suppress(OSError):  # half written
+                    Path(database._tmp_name).unlink(missing_ok=True)
+                name = os.path.relpath(database._file_name)
             if not SCons.Script.Main.exit_status:  # else a failed stage has printed its error
-                print(f"kiln: error: cannot save the signatures of the build: {error}", file=sys.stderr)
+                cause = f"cannot write the signatures of the build: {reason(error)}"
+                print(f"kiln: error: {name}: {cause}", file=sys.stderr)
             SCons.Script.Main.exit_status = 2
 
     def interrupt(self: Any) -> None:

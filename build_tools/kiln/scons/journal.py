@@ -65,11 +65,13 @@ class Journal:
     def _recover(self) -> None:
         if not self.path.exists():
             return
-        lines = self.path.read_text(encoding="utf-8").splitlines()
+        # A power failure may have damaged its last lines.
+        lines = self.path.read_text(encoding="utf-8", errors="replace").replace("\0", "").splitlines()
         before = lines.pop(0) if lines and lines[0].startswith(_SIGNATURES) else None
         completed: dict[str, bool] = {}
         for line in lines:
-            completed[line.removeprefix(_COMPLETE)] = line.startswith(_COMPLETE)
+            if name := line.removeprefix(_COMPLETE):
+                completed[name] = line.startswith(_COMPLETE)
         if before not in (None, f"{_SIGNATURES}{_signatures()}"):
             for output, is_complete in completed.items():
                 if not is_complete:  # its stage failed or was interrupted, which SCons knows

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import SCons.SConsign
-
 from kiln.config import load_target
 from kiln.config.check import choices
 from kiln.errors import KilnError
@@ -19,6 +17,7 @@ from kiln.scons.model_build import BuildOptions, ModelBuild
 from kiln.scons.options import Options
 from kiln.scons.place import RunPlace
 from kiln.scons.results import BundleNodes
+from kiln.scons.signatures import store_signatures
 
 # SCons names the methods after these functions; the names follow SCons's own style. `more` are the fields of
 # BuildOptions.
@@ -268,7 +267,7 @@ def KilnOptions(env: Any, arguments: Mapping[str, str], goals: Sequence[str]) ->
     make_build_folder(WORK)
     # Absolute, since SCons resolves a relative path at the SConstruct. Its own SConsignFile would replace
     # `$x` in the name of the folder.
-    SCons.SConsign.File(str(Path(WORK, "sconsign").absolute()))
+    store_signatures(Path(WORK, "sconsign").absolute())
     return parsed
 
 
