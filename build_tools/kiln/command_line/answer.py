@@ -54,7 +54,7 @@ _CODES: tuple[tuple[ErrorCode, str], ...] = (
         r"|^(joint: at least|traffic: (no|--out)|compare: --)"
         r"|^--[\w-]+\b.*(expected|must end|same key|not a folder)",
     ),
-    ("no-such-file", r"no such (model )?(file|folder)|No such file"),
+    ("no-such-file", r"no such (model )?(file|folder)|^(?!.*cannot (write|be made)).*No such file"),
     ("device", r"^device |ssh|adb|gdb server|cannot run here"),
     (
         "system",

@@ -19,7 +19,7 @@ from kiln.command_line.argument_parser import Parser
 from kiln.command_line.listing import LISTS
 from kiln.command_line.number_types import finite, positive, whole
 from kiln.command_line.quantise.arguments import add_arguments
-from kiln.command_line.scons_options import checked_scons_words
+from kiln.command_line.scons_options import QUIET, checked_scons_words
 from kiln.command_line.words import normalised
 from kiln.config.check import choices, nearest
 from kiln.errors import KilnError
@@ -77,10 +77,11 @@ def parse(arguments: Sequence[str]) -> Command:
         return Command(
             question=argparse.Namespace(**vars(_costs_parser().parse_args(words[1:])), command="tune")
         )
-    if verb == "schema" and len(words) == 2 and not words[1].startswith("-"):
-        if words[1] not in SCHEMAS:
-            raise KilnError(f"unknown schema '{words[1]}'{choices(words[1], SCHEMAS)}")
-        return Command(question=argparse.Namespace(command="schema", kind=words[1]))
+    spoken = [word for word in words[1:] if word not in QUIET]
+    if verb == "schema" and len(spoken) == 1 and not spoken[0].startswith("-"):
+        if spoken[0] not in SCHEMAS:
+            raise KilnError(f"unknown schema '{spoken[0]}'{choices(spoken[0], SCHEMAS)}")
+        return Command(question=argparse.Namespace(command="schema", kind=spoken[0]))
     if verb in ALIASES and not any(
         word.startswith("--") or word == "-h" or _is_model_word(word) for word in words[1:]
     ):
@@ -103,7 +104,8 @@ def _check_scons_flags() -> None:
 def _compares_two_reports(words: Sequence[str]) -> bool:
     """Whether the words after `report` are two reports to compare; the goal `report` has target=NAME."""
     files = any(word.endswith(".html") or Path(word).is_dir() for word in words)
-    return files or (len(words) == 2 and not any("=" in word or word.startswith("-") for word in words))
+    spoken = [word for word in words if word not in QUIET]
+    return files or (len(spoken) == 2 and not any("=" in word or word.startswith("-") for word in spoken))
 
 
 def completion(shell: str) -> str:
@@ -260,6 +262,7 @@ def _add_questions(commands: Any) -> None:
     _add_output(command)
     command = _add_command(commands, "completion")
     command.add_argument("shell", choices=_SHELLS)
+    _add_output(command)
 
 
 def _add_bundle_commands(commands: Any) -> None:

@@ -63,7 +63,7 @@ def _killed(code: str, line: str) -> int:
 
 
 def _run() -> int:
-    if [word for word in sys.argv[1:] if word != "--json"] in (["--version"], ["-V"]):
+    if [word for word in sys.argv[1:] if word not in ("--json", "-q", "--quiet")] in (["--version"], ["-V"]):
         return _say_version()
     from kiln.command_line.__main__ import main as run
 

@@ -17,6 +17,9 @@ from kiln.scons.options import OPTIONS
 _DECIDED = ("file", "repository", "site_dir", "directory", "hash_format", "stack_size")
 
 
+QUIET = ("-q", "--quiet", "-s", "--silent")  # the last two are SCons's own
+
+
 def checked_scons_words(words: Sequence[str]) -> Sequence[str]:
     """`words` for SCons. Raises KilnError for an unknown option or value: SCons itself prints three lines.
 
@@ -45,7 +48,7 @@ def checked_scons_words(words: Sequence[str]) -> Sequence[str]:
         raise KilnError(f"unknown option '{option}'{hint} (kiln -h lists the arguments)")
     if not prints:
         parser.parse_args(list(words))
-    return ["-s" if word == "-q" else word for word in words]
+    return ["-s" if word in QUIET else word for word in words]
 
 
 def _refuse(option: str, ignored: bool, changed: str | None) -> None:

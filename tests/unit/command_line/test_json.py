@@ -102,9 +102,13 @@ LINES = {
         "option 'cluster': no scheduler answers at tcp://a:1: Timed out; start one with: dask scheduler",
         "cluster tcp://a:1: the scheduler is gone; start the build again, without it or when it is back",
         "--out a/b.onnx: the folder a cannot be written",
+        "/proc/x.csv: cannot write 37 bytes: No such file or directory",
     ],
     "device": ["device 'pi4': no answer within 5 s", "ssh: connect to host pi4 port 22: Connection refused"],
-    "no-such-file": ["nothing: no such folder; a bundle is build/TARGET/MODEL"],
+    "no-such-file": [
+        "nothing: no such folder; a bundle is build/TARGET/MODEL",
+        "no.npz: cannot read: No such file or directory",
+    ],
     "not-installed": ["option 'cluster' needs the package distributed: pip install distributed"],
     "rejected": ["model 'fix': precision fp16 is for targets with an NVIDIA GPU, 'armv7' has none"],
 }

@@ -13,6 +13,7 @@ from kiln.command_line.arguments import parse
 from kiln.command_line.checked_output import READER_HAS_ENDED
 from kiln.command_line.own_process import kiln_program
 from kiln.command_line.words import normalised
+from kiln.errors import KilnError
 from kiln.paths import listed_names
 from kiln.scons.storage import open_storage
 
@@ -117,3 +118,24 @@ def test_a_reader_that_ends(tmp_path: Path) -> None:
     )
     os.close(written)
     assert done.stderr == "" and done.returncode == READER_HAS_ENDED
+
+
+@pytest.mark.parametrize("quiet", ["-q", "--quiet"])
+def test_quiet_is_an_option_of_every_command(quiet: str) -> None:
+    """Of those that read their arguments without a parser, too; a build has one word for it."""
+    for words in ("schema target", "completion bash", "report a b", "list models"):
+        plain, silent = parse(words.split()).question, parse([*words.split(), quiet, "--json"]).question
+        assert plain is not None and silent is not None and plain.command == silent.command
+        assert {**vars(plain), "quiet": True} == {**vars(silent), "quiet": True}
+    for words in ("target=host model=a.onnx size", "size a.onnx --target host", "target=host model=a.onnx"):
+        assert "-s" in parse([*words.split(), quiet]).words
+    with pytest.raises(KilnError, match="unknown schema 'nope'"):
+        parse(["schema", "nope", quiet])
+
+
+@pytest.mark.parametrize("option", ["-q", "--quiet"])
+def test_the_version_is_kilns(option: str, tmp_path: Path) -> None:
+    program = kiln_program(["--version", option])
+    program[2] = program[2].replace("command_line.__main__ import", "command_line.entry import")
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.stdout.split()[0], len(done.stdout.splitlines())) == ("kiln", 1)
