@@ -26,12 +26,17 @@ _SIZES_OF = {
 def of_computed_size(kinds: Kinds, graph: Any) -> Any | None:
     """The first operator of a loop's `graph` whose size depends on values of the iteration; None without one.
 
-    Arithmetic on shapes alone gives the same size in each iteration.
+    Arithmetic on shapes alone gives the same size in each iteration, and so does what the file has no mark of
+    a dynamic axis for.
     """
     values = set(indices(graph.inputs))  # and what is computed from them
     for op in graph.operators:
         read = indices(op.inputs)
-        if values & {index for at, index in enumerate(read) if at in _SIZES_OF.get(kinds.of(op), ())}:
+        results = [graph.tensors[index] for index in indices(op.outputs)]
+        is_dynamic = any(-1 in indices(result.shapeSignature) for result in results)
+        if is_dynamic and values & {
+            index for at, index in enumerate(read) if at in _SIZES_OF.get(kinds.of(op), ())
+        }:
             return op
         if kinds.of(op) not in ("SHAPE", "RANK") and values & set(read):
             values |= set(indices(op.outputs))

@@ -46,11 +46,13 @@ def resized(content: bytes, shapes: Sequence[Sequence[int]], known: bool = False
         reason = " ".join(str(error).split())
         raise KilnError(f"LiteRT cannot resize the graph to inputs of {shapes_text}: {reason}") from error
     model = schema.ModelT.InitFromPackedBuf(content, 0)
-    for graph, shape_of in zip(model.subgraphs, shapes_of_graphs, strict=True):
+    for number, (graph, shape_of) in enumerate(zip(model.subgraphs, shapes_of_graphs, strict=True)):
         for index, tensor in enumerate(graph.tensors):
             data = model.buffers[tensor.buffer].data
             if index in shape_of and (data is None or len(data) == 0):
-                tensor.shape, tensor.shapeSignature = [int(size) for size in shape_of[index]], None
+                tensor.shape = [int(size) for size in shape_of[index]]
+                if number == 0:  # in others, a size may differ from iteration to iteration
+                    tensor.shapeSignature = None
     if known:
         with_known_values(schema, model, lambda index: np.asarray(reader.get_tensor(index)))
     return packed(model)
