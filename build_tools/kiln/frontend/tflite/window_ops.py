@@ -178,34 +178,28 @@ def transpose_conv(node: TfliteOperands) -> Any:
 
 
 def conv_3d_transpose(node: TfliteOperands) -> Any:
-    """CONV_3D_TRANSPOSE as a convolution of the data with zeros between its elements."""
+    """CONV_3D_TRANSPOSE, cropped to the size in the file; what is behind the windows is zero."""
     options = node.options("Conv3DOptions")
     strides = [options.StrideD(), options.StrideH(), options.StrideW()]
     if [options.DilationDFactor(), options.DilationHFactor(), options.DilationWFactor()] != [1, 1, 1]:
         raise ValueError("its dilation is not 1, which LiteRT has no kernel for: put zeros into the weights")
     weights = node.constant_real(1)
-    kernel, sizes, result = list(weights.shape[:3]), node.shape(2), node.result_shape()[1:4]
-    batch, channels = sizes[0], sizes[4]
-    data = node.emit(
-        op.reshape(node.raw(2), [batch, *(n for size in sizes[1:4] for n in (size, 1)), channels])
-    )
-    widths = [n for stride in strides for n in (0, 0, 0, stride - 1)]
-    data = node.emit(op.nn.pad(data, [0, 0, *widths, 0, 0]))
-    spread_sizes = [size * stride for size, stride in zip(sizes[1:4], strides, strict=True)]
-    data = node.emit(op.reshape(data, [batch, *spread_sizes, channels]))
-    pads = _pads(options.Padding(), result, kernel, strides)
-    widths = []
-    for axis in range(3):
-        before = kernel[axis] - 1 - pads[axis]
-        after = result[axis] + kernel[axis] - 1 - before - spread_sizes[axis]
-        if after < 0:
-            last = spread_sizes[axis] + after
-            data = node.emit(op.strided_slice(data, [axis + 1], [0], [last]))
-        widths += [before, max(after, 0)]
-    data = node.emit(op.nn.pad(data, [0, 0, *widths, 0, 0]))
-    flipped = weights[::-1, ::-1, ::-1].transpose(0, 1, 2, 4, 3)
-    result_of_conv = op.nn.conv3d(data, const(flipped, "float32"), data_layout="NDHWC", kernel_layout="DHWIO")
-    return _biased(node, result_of_conv, 3, options.FusedActivationFunction())
+    kernel, sizes, result = list(weights.shape[:3]), node.shape(2)[1:4], node.result_shape()[1:4]
+    before = _pads(options.Padding(), result, kernel, strides)[:3]
+    after = [
+        (size - 1) * stride + window - pad - wanted
+        for size, stride, window, pad, wanted in zip(sizes, strides, kernel, before, result, strict=True)
+    ]
+    data = node.emit(op.permute_dims(node.raw(2), [0, 4, 1, 2, 3]))
+    transposed_weights = const(weights.transpose(4, 3, 0, 1, 2), "float32")
+    cropped = [*before, *(max(number, 0) for number in after)]
+    values = node.emit(op.nn.conv3d_transpose(data, transposed_weights, strides=strides, padding=cropped))
+    values = node.emit(op.permute_dims(values, [0, 2, 3, 4, 1]))
+    if min(after) < 0:
+        values = node.emit(
+            op.nn.pad(values, [0, 0, *(n for number in after for n in (0, max(-number, 0))), 0, 0])
+        )
+    return _biased(node, values, 3, options.FusedActivationFunction())
 
 
 def reduce_window(node: TfliteOperands) -> Any:
