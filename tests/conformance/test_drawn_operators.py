@@ -30,6 +30,7 @@ SAMPLE: dict[str, tuple[int, ...]] = {
     "Clip": (2,),  # integers without limits
     # Attributes that calls leave to functions; a loop that never runs; one without a first condition.
     "Control": (5, 51, 120),
+    "CropAndResize": (0, 1),  # nearest and bilinear
     "DeformConv": (3,),
     "EmbedLayerNormalization": (11,),  # positions of a dynamic length
     "FusedConv": (3,),
@@ -44,9 +45,11 @@ SAMPLE: dict[str, tuple[int, ...]] = {
     "LinearAttention": (2,),
     "LpPool": (2,),  # windows that end after all elements
     "MatMulBnb4": (1, 2),
+    "MatMulInteger16": (1,),
     "MaxPool": (3,),  # ceil_mode along a dynamic axis
     "MoE": (31,),
     "MRotaryEmbedding": (1,),
+    "NGramRepeatBlock": (1, 2),
     "Pad": (1, 3),  # a mode that cuts and pads; wrapped around an axis that is shorter
     "QMoE": (1,),
     "Resize": (7,),  # the rounding of operator set 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,8 +121,8 @@ class _Graph:
         self.inputs.append(Input(np.array(value, dtype), constant))
         return f"x{len(self.inputs) - 1}"
 
-    def step(self, operator: str, *operands: str) -> str:
-        self.steps.append(Step(operator, list(operands), [f"t{len(self.steps)}"], {}))
+    def step(self, operator: str, *operands: str, **attributes: Any) -> str:
+        self.steps.append(Step(operator, list(operands), [f"t{len(self.steps)}"], attributes))
         return self.steps[-1].outputs[0]
 
     def case(self, name: str, results: list[str]) -> DrawnCase:
@@ -179,7 +180,13 @@ def _not_numbers() -> DrawnCase:
     wide = given(pairs[0], "float64", constant=False)
     results += [step(name, wide) for name in ("Relu", "Exp", "Log", "Sigmoid", "Tanh", "Sign")]
     results += [step("Max", wide, given(pairs[1], "float64", constant=False))]
-    return graph.case("special", results)
+    # Of infinities alone, the first is the extreme.
+    lines = np.full((2, 40), -np.inf, "float32")
+    lines[1] = np.inf
+    for operator in ("ArgMax", "ArgMin"):
+        results.append(step(operator, given(lines, constant=False), axis=1))
+    graph.steps.append(Step("TopK", [given(lines, constant=False), given([1], "int64")], ["v", "i"], {}))
+    return graph.case("special", [*results, "v", "i"])
 
 
 _TARGETS = [HOST, *(pytest.param(name, marks=pytest.mark.heavy) for name in ("aarch64", "armv7", "riscv64"))]
@@ -188,6 +195,19 @@ _TARGETS = [HOST, *(pytest.param(name, marks=pytest.mark.heavy) for name in ("aa
 @pytest.mark.parametrize("target", _TARGETS)
 def test_levels_of_extreme_numbers(target: str) -> None:
     agree([_levels()], (load_case, compare_products), [target])
+
+
+def test_positions_of_nan_are_inside(tmp_path: Path) -> None:
+    values = np.full((5, 7), np.nan, "float32")
+    values[:, ::3] = np.arange(3, dtype="float32")
+
+    def body(x: relax.Var) -> list[relax.Expr]:
+        both = op.topk(x, 3, axis=1, ret_type="both")
+        return [both[1], op.argmax(x, 1)]
+
+    found = Compiled(module([(values.shape, "float32")], body), runnable_alone("x86_64"), tmp_path)
+    for positions in found.load().separate([values]):
+        assert ((positions >= 0) & (positions < 7)).all()
 
 
 @pytest.mark.parametrize("target", [*_TARGETS, pytest.param("x86_64:v4", marks=pytest.mark.heavy)])

@@ -221,6 +221,7 @@ class Choices(nn.Module):
         made += f.adaptive_max_pool3d(x[None], (1, 2, 7), return_indices=True)
         made += [torch.nonzero_static(x > 0.5, size=20, fill_value=7)]
         made += [torch.pdist(x[0]), torch.pdist(x[1], 1)]
+        made += [x[0, 0, :2] + torch.arange(0.1, -7.9, -4.0)]  # of float32, ONNX would count 3
         for axis in (None, 1):
             runs = torch.unique_consecutive(x.sign()[:, :, :1], True, True, dim=axis)
             made += [runs[0].sum(), runs[1], runs[2].cumsum(0).amax()]

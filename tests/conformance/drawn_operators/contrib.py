@@ -204,7 +204,36 @@ def matmul_bnb4(d: Draw) -> Node:
     )  # fmt: skip
 
 
+def matmul_integer16(d: Draw) -> Node:
+    rows, depth, columns = (d.size() for _ in range(3))
+    batch = d.shape(0, 2, 1, 3)
+    a, b = (
+        d._noise().integers(-(2**15), 2**15, shape) for shape in ((*batch, rows, depth), (depth, columns))
+    )
+    return d.node(d.data(a.astype("int16")), d.either(b, "int16"), domain=MICROSOFT)
+
+
+def ngram_repeat_block(d: Draw) -> Node:
+    rows, words = d.size(), d.number(2, 5)
+    ids = d.data(d.indices((rows, d.size(1, 9)), 0, words - 1))
+    return d.node(ids, d.data(d.values((rows, words))), domain=MICROSOFT, ngram_size=d.number(1, 4))
+
+
+def crop_and_resize(d: Draw) -> Node:
+    count, images, regions = d.number(1, 3), d.number(1, 3), d.size()
+    x = d.data(d.values((images, d.size(), d.number(2, 6), d.number(2, 6))))
+    rois = d.data(np.asarray(d._noise().uniform(-0.3, 1.3, (regions, 4)), "float32"))
+    which = d.data(d.indices((regions,), 0, images - 1, "int32"))
+    return d.node(
+        x, rois, which, d.constant([count, d.number(1, 4)], "int32"), domain=MICROSOFT,
+        **d.some(mode=d.pick(("bilinear", "nearest")), extrapolation_value=0.25),
+    )  # fmt: skip
+
+
 MAKERS: dict[str, Maker] = {
+    "CropAndResize": crop_and_resize,
+    "MatMulInteger16": matmul_integer16,
+    "NGramRepeatBlock": ngram_repeat_block,
     "FusedMatMul": fused_matmul,
     "TransposeMatMul": fused_matmul,
     "FusedGemm": fused_gemm,

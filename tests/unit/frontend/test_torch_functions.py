@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from kiln.errors import KilnError
+from kiln.frontend.torch.export_stage import _told
 from kiln.frontend.torch.trace_stage import _call, find_function
 
 FUNCTIONS = """
@@ -46,3 +47,13 @@ def test_a_function_that_cannot_be_called(folder: Path, name: str, told: str) ->
 
 def test_arguments_with_defaults_are_left_out(folder: Path) -> None:
     assert _call("own_functions:plain", find_function("own_functions:plain")) == 1
+
+
+def test_an_operator_whose_shapes_the_exporter_cannot_tell_is_named() -> None:
+    class UnsupportedOperatorException(RuntimeError):  # noqa: N818 - the name that PyTorch gives it
+        pass
+
+    missing = UnsupportedOperatorException("aten.histogram.bin_ct\n\nWhile executing %histogram")
+    error = RuntimeError("Failed to decompose the FX graph")
+    error.__cause__ = missing
+    assert _told(error) == "its exporter does not know the operator aten.histogram.bin_ct"

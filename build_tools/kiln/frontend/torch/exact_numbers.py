@@ -131,4 +131,26 @@ def _sinc(x: Any) -> Any:
     return torch.where(x == 0, torch.ones_like(x), safe.sin() / safe)
 
 
+def _has_float(_: Any, values: Sequence[Any]) -> bool:
+    return any(isinstance(value, float) for value in values)
+
+
+def _arange(start: float, end: float, step: float = 1, *, dtype: Any = None, **_: Any) -> Any:
+    """Numbers whose count is that of float64, as in PyTorch; ONNX counts those of float32."""
+    import torch
+
+    if not all(isinstance(number, float | int) for number in (start, end, step)):
+        return NotImplemented  # sizes that are dynamic
+    places = torch.arange(math.ceil((end - start) / step), dtype=torch.int64).to(torch.float64)
+    return (places * step + start).to(dtype or torch.get_default_dtype())
+
+
 EXACT_NUMBERS = Replacement(_applies, _rules)
+EXACT_COUNTS = Replacement(
+    _has_float,
+    lambda aten: {
+        aten.arange.default: lambda end, **keywords: _arange(0, end, **keywords),
+        aten.arange.start: _arange,
+        aten.arange.start_step: _arange,
+    },
+)

@@ -24,7 +24,7 @@ from kiln.frontend.torch.composed import composed
 from kiln.frontend.torch.convolutions import convolutions
 from kiln.frontend.torch.diagonals import without_diagonal_writes
 from kiln.frontend.torch.dynamic_numbers import DYNAMIC_NUMBERS
-from kiln.frontend.torch.exact_numbers import EXACT_NUMBERS
+from kiln.frontend.torch.exact_numbers import EXACT_COUNTS, EXACT_NUMBERS
 from kiln.frontend.torch.fixed_sizes import check_sizes, dynamic_axes, widen_pairs
 from kiln.frontend.torch.groups import grouped
 from kiln.frontend.torch.ignored_options import ignored_options
@@ -76,8 +76,8 @@ def convert(path: Path, tools: str = "") -> bytes:
             program, written, buffers = with_kept_buffers(opened)
             dtypes = output_types(program)
             program = without_diagonal_writes(without_checks(program))
-            tables = DYNAMIC_NUMBERS, EXACT_NUMBERS, INTEGERS, LOSSES, WITHOUT_AXES, WIDE_FUNCTIONS
-            program = replaced(program, *tables)
+            tables = DYNAMIC_NUMBERS, EXACT_COUNTS, EXACT_NUMBERS, INTEGERS, LOSSES, WITHOUT_AXES
+            program = replaced(program, *tables, WIDE_FUNCTIONS)
             program = without_complex(program)
             program = with_explicit_types(program)
             from onnxscript import optimizer
@@ -195,10 +195,11 @@ def _told(error: BaseException) -> str:
     """The reason in an exception of the exporter; for missing operators their names."""
     cause: BaseException | None = error
     while cause is not None:
-        names_found = _UNKNOWN.findall(str(cause))
+        names_found = [".".join(found) for found in _UNKNOWN.findall(str(cause))]
+        if type(cause).__name__ == "UnsupportedOperatorException":  # of one without a form for shapes alone
+            names_found = str(cause).split()[:1]
         if names_found:
-            names = ", ".join(dict.fromkeys(f"{name}.{overload}" for name, overload in names_found))
-            return f"its exporter does not know the operator {names}"
+            return f"its exporter does not know the operator {', '.join(dict.fromkeys(names_found))}"
         cause = cause.__cause__
     return reason(error)
 

@@ -9,6 +9,7 @@ time. If elements are NaN, positions are arbitrary but never outside the tensor.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tvm
@@ -26,12 +27,20 @@ def _at(indices: Any, axis: int, position: Any) -> list[Any]:
     return [*indices[:axis], position, *indices[axis + 1 :]]
 
 
+def _reducer(largest: bool, dtype: str) -> Any:
+    """The reducer to the greatest or least element, which of floats may be infinite."""
+    if not dtype.startswith("float"):
+        return te.max if largest else te.min
+    choose, start = (tirx.max, -math.inf) if largest else (tirx.min, math.inf)
+    return te.comm_reducer(lambda a, b: choose(a, b), lambda _: tirx.FloatImm(dtype, start), name="best")
+
+
 def _extreme(x: Any, axis: int, largest: bool, keeps: bool) -> tuple[Any, Any]:
     """The largest or smallest element of each line of `x` along `axis`, and its first position as int32.
 
     `keeps`: whether the results have the axis, with size 1.
     """
-    best_of, size, after = te.max if largest else te.min, x.shape[axis], axis + 1 if keeps else axis
+    best_of, size, after = _reducer(largest, str(x.dtype)), x.shape[axis], axis + 1 if keeps else axis
     k, p = (te.reduce_axis((0, size), name=name) for name in ("k", "p"))
     shape = [*x.shape[:axis], *([int64(1)] if keeps else []), *x.shape[axis + 1 :]]
     best = te.compute(shape, lambda *i: best_of(x(*i[:axis], k, *i[after:]), axis=k), name="best")
@@ -107,12 +116,14 @@ def topk(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 
         places = te.compute(shape, position, name="place")
 
+        def inside(*i: Any) -> Any:  # ranks of NaN may be equal, and positions sums of several
+            return te.max(te.min(places(*i), _int32(size - 1)), tirx.IntImm("int32", 0))
+
         def value(*i: Any) -> Any:
-            clamped = te.max(te.min(places(*i), _int32(size - 1)), tirx.IntImm("int32", 0))
-            return x(*_at(i, axis, tirx.Cast("int64", clamped)))
+            return x(*_at(i, axis, tirx.Cast("int64", inside(*i))))
 
         values = te.compute(shape, value, name="value")
-        indices = te.compute(shape, lambda *i: tirx.Cast(dtype, places(*i)), name="index")
+        indices = te.compute(shape, lambda *i: tirx.Cast(dtype, inside(*i)), name="index")
         return {"values": values, "indices": indices}.get(result_names, [values, indices])
 
     return builder.call_te(compute, call.args[0], primfunc_name_hint="topk")
