@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import forked
+import numpy as np
 from kiln.arrays import Array
 from kiln.config import load_target
 from kiln.device.bundle import Bundle, open_bundle
@@ -84,11 +85,13 @@ class Project:
         return execute(BundleProgram(bundle, program, runner_for(chosen)), vectors, dtypes).outputs
 
 
-def write_small_network(path: Path, channels: int = 5, groups: int = 1, **changes: str) -> Path:
+def write_small_network(
+    path: Path, channels: int = 5, groups: int = 1, axes: int = 2, **changes: str
+) -> Path:
     """An ONNX file with fixed shapes and sizes that divide into nothing: two convolutions, a sum, a softmax.
 
-    `groups`: of the second convolution, as many as channels for a depthwise one. `changes` replaces operators
-    by name: `Relu="Frobnicate"`.
+    `groups`: of the second convolution, as many as channels for a depthwise one. `axes`: of the result, 2 or
+    more. `changes` replaces operators by name: `Relu="Frobnicate"`.
     """
     nodes = [
         helper.make_node("Conv", ["x", "k1", "b1"], ["a"], pads=[1, 1, 1, 1], strides=[2, 2], name="first"),
@@ -97,7 +100,11 @@ def write_small_network(path: Path, channels: int = 5, groups: int = 1, **change
         helper.make_node("Add", ["c", "b"], ["d"], name="residual"),
         helper.make_node("GlobalAveragePool", ["d"], ["e"], name="mean"),
         helper.make_node("Flatten", ["e"], ["f"], name="flat"),
-        helper.make_node("Softmax", ["f"], ["y"], name="scores"),
+        helper.make_node("Softmax", ["f"], ["y" if axes == 2 else "g"], name="scores"),
     ]
     weights = normal(3, 0.4, k1=(channels, 3, 3, 3), b1=(channels,), k2=(channels, channels // groups, 3, 3))
-    return save_network(path, nodes, {"x": [1, 3, 11, 13]}, {"y": [1, channels]}, weights)
+    result = [*[1] * (axes - 1), channels]
+    if axes > 2:
+        weights["shape"] = np.array(result, "int64")
+        nodes.append(helper.make_node("Reshape", ["g", "shape"], ["y"], name="axes"))
+    return save_network(path, nodes, {"x": [1, 3, 11, 13]}, {"y": result}, weights)

@@ -26,9 +26,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("target", ["aarch64", pytest.param("armv7", marks=pytest.mark.heavy)])
 def test_an_onnx_file_without_yaml(project: Project, target: str) -> None:
-    """A float network with a depthwise convolution, on ARM processors."""
+    """A float network with a depthwise convolution and a result of 20 axes, on ARM processors."""
     (project.folder / "my nets").mkdir(exist_ok=True)
-    write_small_network(project.folder / "my nets" / "2nd-Net v1.onnx", channels=21, groups=21)
+    write_small_network(project.folder / "my nets" / "2nd-Net v1.onnx", channels=21, groups=21, axes=20)
     printed = project.make(f"target={target}", "model=my nets/2nd-Net v1.onnx", "test", "-j2")
     assert f"m_2nd_net_v1 on {target}" in printed
     assert (project.build / target / "m_2nd_net_v1" / "include" / "m_2nd_net_v1.h").is_file()

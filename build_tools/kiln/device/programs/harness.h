@@ -16,7 +16,7 @@
 
 #include "harness_model.h"
 
-#define HARNESS_MAX_RANK    8
+#define HARNESS_MAX_RANK    64 /* as NumPy's arrays, in which a build has the golden vectors */
 #define HARNESS_MAX_REGIONS 8
 
 /* Memory with a known pattern around it, to detect writes beyond its ends. */

@@ -25,13 +25,12 @@ def matmul_integer16(body: Body) -> list[str]:
 def ngram_repeat_block(body: Body) -> list[str]:
     """NGramRepeatBlock: scores, -inf for each token that would end an n-gram which the text has already.
 
-    input_ids: [rows, length]; scores: [rows, number of tokens].
+    Texts have the shape [rows, length], scores [rows, number of tokens].
     """
-    ids, scores, size = (
-        body.tensor(body.input(0)),
-        body.tensor(body.input(1)),
-        int(body.required("ngram_size")),
-    )
+    _check_axes(body, 2, 2)
+    _check_rows(body, 0, 1)
+    ids, scores = (body.tensor(body.input(index)) for index in (0, 1))
+    size = int(body.required("ngram_size"))
     if size < 1:
         raise ValueError(f"its attribute 'ngram_size' is {size}, allowed: 1 and more")
     length: Extent = body.shape(body.input(0))[1]
