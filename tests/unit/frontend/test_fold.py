@@ -241,6 +241,21 @@ def test_branches_may_use_one_name_for_different_tensors(tmp_path: Path) -> None
     compare(path, X, np.array([3, 2, 1, 0]))
 
 
+def test_a_fault_in_a_branch_names_the_input_that_chooses_the_branch(tmp_path: Path) -> None:
+    """The file of a network for two sampling rates, of which one suits the given sizes."""
+    body = """s = Equal(rate, r)  y = If (s) <then_branch = t () => (float[1,4] p) { p = Neg(x) },
+        else_branch = e () => (float[1,4] q) { c = Concat<axis=1>(x, w)  q = MatMul(c, v) }> }"""
+    weights = {"r": np.array(16000), "w": np.zeros((1, 4), np.float32), "v": np.zeros((5, 4), np.float32)}
+    told = refused(
+        write(tmp_path / "m.onnx", f"g (float[1,4] x, int64 rate) => (float[1,4] y) {{ {body}", **weights)
+    )
+    assert told.startswith("MatMul (node with output q) cannot be computed")
+    way = (
+        "chooses by rate: with a fixed value only one of its branches is built: 'cut: {constants: {rate: …}}'"
+    )
+    assert told.endswith(way) and told.count("only one of its branches") == 1
+
+
 def test_a_file_with_large_weights_may_fold_as_much(tmp_path: Path) -> None:
     weight = np.ones((3000, 4000), np.float32)
     text = "g (float[1,4000] x) => (float[1,3000] y) { t = Transpose(w) y = MatMul(x, t) }"

@@ -15,7 +15,7 @@ from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.onnx.elements import spread_sequences
 from kiln.frontend.onnx.model import real_inputs
-from kiln.frontend.onnx.order import reads
+from kiln.frontend.onnx.order import needed_by
 from kiln.frontend.onnx.value_types import with_value_types
 
 
@@ -38,7 +38,7 @@ def cut(path: Path, model: onnx.ModelProto, section: Mapping[str, Any]) -> onnx.
     inputs = list(section.get("inputs") or [])
     outputs = dict(section.get("outputs") or {}) or {value.name: value.name for value in graph.output}
     _check_names(path, result, producers, inputs, outputs)
-    needed = _needed(graph, set(inputs), set(outputs.values()))
+    needed = needed_by(graph, set(inputs), set(outputs.values()))
     types = _types(path, result)
     new_inputs = [value for value in real_inputs(result) if value.name in needed]
     new_inputs += [_value_info(path, types, name, "inputs") for name in inputs if name in needed]
@@ -120,21 +120,6 @@ def _array(value: Any, dtype: Any) -> tuple[Any, bool]:
         return np.zeros((), dtype), False
     numbers = exact.dtype.kind in "biuf"
     return array, numbers and (dtype.kind not in "iub" or np.array_equal(array, exact))
-
-
-def _needed(graph: onnx.GraphProto, stops: set[str], outputs: set[str]) -> set[str]:
-    """The names of all tensors that `outputs` depend on, without those that only `stops` depend on."""
-    producers = {name: node for node in graph.node for name in node.output if name}
-    needed: set[str] = set()
-    waiting = list(outputs)
-    while waiting:
-        name = waiting.pop()
-        if name in needed or not name:
-            continue
-        needed.add(name)
-        if name in producers and name not in stops:
-            waiting.extend(reads(producers[name]))
-    return needed
 
 
 def _types(path: Path, model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:

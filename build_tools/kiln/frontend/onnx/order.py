@@ -1,4 +1,7 @@
-"""Topological sort of an ONNX graph's nodes, which ONNX's checker requires and ONNX Runtime does not."""
+"""What the nodes of an ONNX graph read, and their topological sort.
+
+ONNX's checker requires sorted nodes, ONNX Runtime does not.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,21 @@ def reads(node: onnx.NodeProto) -> set[str]:
             names.update(inner.input)
             waiting.extend(attribute.g for attribute in inner.attribute if attribute.HasField("g"))
     return names
+
+
+def needed_by(graph: onnx.GraphProto, stops: set[str], outputs: set[str]) -> set[str]:
+    """The names of all tensors that `outputs` depend on, without those that only `stops` depend on."""
+    producers = {name: node for node in graph.node for name in node.output if name}
+    needed: set[str] = set()
+    waiting = list(outputs)
+    while waiting:
+        name = waiting.pop()
+        if name in needed or not name:
+            continue
+        needed.add(name)
+        if name in producers and name not in stops:
+            waiting.extend(reads(producers[name]))
+    return needed
 
 
 def _order(reads: Sequence[set[str]], writes: Sequence[Sequence[str]]) -> list[int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.onnx.amounts import check_axes_and_indices
 from kiln.frontend.onnx.attributes import describe, graphs
+from kiln.frontend.onnx.branch_faults import chosen_by
 from kiln.frontend.onnx.misfits import dtype_name, inputs_text, meaning_of, size_fault, type_fault, types_of
 from kiln.frontend.onnx.tensor_sizes import bytes_of, elements_of, placeholder, sizes_of, tensor_bytes
 from kiln.frontend.onnx.types import is_typed
@@ -86,7 +88,8 @@ class Prediction:
         for node in graph.node:
             inner = self._graphs_of(node)
             for graph_inside in inner:
-                self.walk(graph_inside)
+                with chosen_by(graph, node) if len(inner) > 1 else nullcontext():
+                    self.walk(graph_inside)
             if inner:
                 self._set_branch_types(node, inner)
             else:
