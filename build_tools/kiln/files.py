@@ -119,9 +119,12 @@ def make_build_folder(path: str | os.PathLike[str]) -> None:
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        build = Path("build").absolute()
+        if build.is_symlink() and not build.exists():
+            raise KilnError(f"{build}: a link to {build.readlink()}, which does not exist") from None
         raise KilnError(
-            f"{Path('build').absolute()}: cannot be made: {reason(error)}; builds go to build/ of the "
-            "current folder: change to one that you can write to"
+            f"{build}: cannot be made: {reason(error)}; builds go to build/ of the current folder: change to "
+            "one that you can write to"
         ) from None
 
 

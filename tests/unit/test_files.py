@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from kiln import files
 from kiln.errors import KilnError
-from kiln.files import atomic_dir, atomic_write, error_text, write_together
+from kiln.files import atomic_dir, atomic_write, error_text, make_build_folder, write_together
 
 
 @pytest.mark.parametrize(("shared", "left"), [(False, "second"), (True, "first")])
@@ -99,3 +99,10 @@ def test_too_many_open_files_names_the_limit_of_the_shell(tmp_path: Path) -> Non
     with pytest.raises(KilnError) as raised, atomic_dir(path):
         raise error
     assert str(raised.value) == f"{path}: cannot write: {expected}"
+
+
+def test_a_build_folder_that_is_a_link_to_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("build").symlink_to("/absent/disk")
+    with pytest.raises(KilnError, match=r"build: a link to /absent/disk, which does not exist$"):
+        make_build_folder(Path("build", ".stages"))

@@ -65,6 +65,11 @@ def _killed(code: str, line: str) -> int:
 def _run() -> int:
     if [word for word in sys.argv[1:] if word not in ("--json", "-q", "--quiet")] in (["--version"], ["-V"]):
         return _say_version()
+    try:
+        os.getcwd()  # noqa: PTH109  # pathlib is not imported yet
+    except OSError as error:  # SCons cannot even be imported
+        text = f"the current folder: {error.strerror}: it was removed or renamed; change to another one"
+        return _failed("no-such-file", text, f"kiln: error: {text}")
     from kiln.command_line.__main__ import main as run
 
     return run()

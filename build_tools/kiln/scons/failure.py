@@ -24,7 +24,7 @@ import SCons.Script.Main
 import SCons.Taskmaster.Job
 
 from kiln.errors import INTERRUPTED
-from kiln.files import reason
+from kiln.files import error_text, reason
 
 
 class StageFailed(SCons.Errors.BuildError):  # type: ignore[misc]
@@ -84,6 +84,13 @@ def _of_missing_file(error: BaseException | None) -> str | None:
     return f"kiln: error: {missing[1]}: no such file any more: it was removed or renamed during the build"
 
 
+def _of_system(error: BaseException | None) -> str | None:
+    """The line about an error of the system, such as a folder that cannot be made; None for other errors."""
+    if isinstance(error, SCons.Errors.BuildError) and error.exc_info:
+        error = error.exc_info[1]
+    return f"kiln: error: {error_text(error)}" if isinstance(error, OSError) else None
+
+
 def install() -> None:
     """Make SCons print StageFailed as one line. Calling it again has no effect."""
     build_task = SCons.Script.Main.BuildTask
@@ -98,7 +105,7 @@ def install() -> None:
         nonlocal reported
         first, reported = not reported, True
         error = self.exc_info()[1]
-        line = error.line if isinstance(error, StageFailed) else _of_missing_file(error)
+        line = error.line if isinstance(error, StageFailed) else _of_missing_file(error) or _of_system(error)
         # SCons and the stages receive Ctrl-C at the same time, so either may be the first to report it.
         if line == INTERRUPTED or getattr(error, "errstr", None) == SCons.Taskmaster.Job.interrupt_msg:
             if first:  # print once, not for each stage that runs at the same time

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,19 @@ def test_the_version_is_kilns(option: str, tmp_path: Path) -> None:
     program[2] = program[2].replace("command_line.__main__ import", "command_line.entry import")
     done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (done.stdout.split()[0], len(done.stdout.splitlines())) == ("kiln", 1)
+
+
+@pytest.mark.parametrize("words", [["list", "models"], ["target=host", "model=resnet"], ["-h"]])
+def test_a_current_folder_that_was_removed(words: list[str], tmp_path: Path) -> None:
+    program = kiln_program(words)
+    program[2] = program[2].replace("command_line.__main__ import", "command_line.entry import")
+    remove = f"import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); os.execv({program[0]!r}, "
+    done = subprocess.run(
+        [sys.executable, "-c", f"{remove}{program!r})"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    cause = "No such file or directory: it was removed or renamed; change to another one"
+    assert (done.returncode, done.stderr) == (2, f"kiln: error: the current folder: {cause}\n")

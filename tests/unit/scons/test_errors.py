@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import waiting
-from kiln.scons.failure import _of_missing_file
-from SCons.Errors import StopError
+from kiln.scons.failure import _of_missing_file, _of_system
+from SCons.Errors import StopError, convert_to_BuildError
 from SCons.Executor import Executor
 from SCons.Node.FS import FS
 
@@ -321,3 +321,11 @@ def test_a_file_that_disappears(tmp_path: Path) -> None:
     line = _of_missing_file(stopped.value)
     assert line == "kiln: error: net.onnx: no such file any more: it was removed or renamed during the build"
     assert _of_missing_file(StopError("something else")) is None and _of_missing_file(None) is None
+
+
+def test_an_error_of_the_system() -> None:
+    """SCons's own, of a folder that it cannot make for an output, becomes a line of Kiln."""
+    denied = PermissionError(13, "Permission denied", "build/schema")
+    for error in (denied, convert_to_BuildError(denied)):
+        assert _of_system(error) == "kiln: error: build/schema: Permission denied"
+    assert _of_system(convert_to_BuildError(ValueError("x"))) is None and _of_system(None) is None
