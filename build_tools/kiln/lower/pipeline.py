@@ -26,6 +26,7 @@ from kiln.kernels.operators.legalize import cpu_rules
 from kiln.lower import attention, gpu, target_check
 from kiln.lower.branches import cheap_branches, no_branches
 from kiln.lower.channel_multipliers import channel_multipliers
+from kiln.lower.dequantised_rows import dequantised_rows
 from kiln.lower.dims import Dims
 from kiln.lower.fixed_point import fixed_point
 from kiln.lower.fused_steps import GroupLowering
@@ -197,7 +198,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("dead", relax.transform.DeadCodeElimination()),
         *([] if external is None else external.after(params)),  # subgraphs for libraries, by their op info
         ("recompute", recompute(params)),  # constants that a formula replaces
-        ("attention", partial(attentions, lowering)),  # for three functions that would store the scores
+        ("attention", partial(attentions, lowering)),  # for functions that would store what is in between
         ("slices_in_place", slices_in_place, GPU),
         *([] if lowering.precision == "fp32" else [("padded_rows", padded_rows, GPU)]),
         ("precision", gpu.in_precision(lowering.precision, params), GPU),
@@ -248,8 +249,13 @@ def resized_images(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def attentions(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
-    """Merge each attention that one kernel computes into one function; for CPUs those with many scores."""
-    return attention.merge(mod, Dims(lowering.model, mod), lowering.params, lowering.on_gpu)
+    """Merge each attention that one kernel computes into one function; for CPUs those with many scores.
+
+    For CPUs, normalisations and softmax of quantised tensors become one function with the dequantize, too,
+    where that pays.
+    """
+    mod = attention.merge(mod, Dims(lowering.model, mod), lowering.params, lowering.on_gpu)
+    return mod if lowering.on_gpu else dequantised_rows(lowering.machine, mod)
 
 
 def cpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:

@@ -41,7 +41,23 @@ def test_a_residual_sum_reads_the_integers_that_a_normalisation_dequantises() ->
 
     read = _read(body, [(4, 16), (4, 16)])
     assert read["dequantize+dequantize+add+quantize"] == {"int8"}
-    assert list(read).count("dequantize") == 1
+    assert set(read) == {"dequantize+dequantize+add+quantize", "dequantize+layer_norm+quantize"}
+
+
+def test_normalisations_and_softmax_read_levels() -> None:
+    """Also after transposes that undo one another, and of equal layers, which share a function."""
+
+    def body(x: Any, y: Any, z: Any, w: Any) -> list[Any]:
+        around = op.permute_dims(op.permute_dims(y, [1, 0]), [1, 0])
+        norm = op.nn.layer_norm(_real(around), const(np.ones(16)), const(np.zeros(16)), -1)
+        equal = [_levels(op.nn.softmax(_real(data), -1)) for data in (x, z)]
+        return [*equal, _levels(norm), op.nn.log_softmax(_real(w), -1)]
+
+    read = _read(body, [(4, 16)] * 4)
+    softmax = {label: kinds for label, kinds in read.items() if "softmax" in label}
+    assert softmax == {"dequantize+softmax+quantize": {"int8"}, "dequantize+log_softmax": {"int8"}}
+    (norm,) = (kinds for label, kinds in read.items() if "layer_norm" in label)
+    assert "int8" in norm and "dequantize" not in read
 
 
 def _sum_and_product(x: Any, y: Any, z: Any) -> list[Any]:
