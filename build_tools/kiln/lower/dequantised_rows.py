@@ -20,8 +20,8 @@ from kiln.opinfo import attach
 from kiln.tir.builder import Machine
 from kiln.tir.fused import Fused, NotSimple
 
-# Each of the two or three loops over a row converts again. One instruction of wide vectors widens bytes to the
-# size of floats, narrow ones take two: there a conversion costs more than the load of a float.
+# Each of the two or three loops over a row converts again. One instruction of wide vectors widens bytes to
+# the size of floats, narrow ones take two: there a conversion costs more than the load of a float.
 _LEAST_LANES = 8
 _ROWS = frozenset({"nn.layer_norm", "nn.rms_norm", "nn.softmax", "nn.log_softmax"})
 
