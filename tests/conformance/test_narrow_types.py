@@ -142,6 +142,12 @@ def test_sums_of_16_bits_are_rounded_where_they_become_another_type(tmp_path: Pa
         nodes.append(helper.make_node("Cast", [f"{name}_f"], [f"{name}_back"], to=TensorProto.FLOAT))
         outputs.append(value(f"{name}_back", TensorProto.FLOAT, 256))
         wanted.append(numbers()[:256].astype(dtype).astype("float32"))
+    # From one 16-bit type to the other, and back.
+    nodes.append(helper.make_node("Cast", ["float16"], ["across"], to=TensorProto.BFLOAT16))
+    for name, kind in (("float", TensorProto.FLOAT), ("float16", TensorProto.FLOAT16)):
+        nodes.append(helper.make_node("Cast", ["across"], [f"across_{name}"], to=kind))
+        outputs.append(value(f"across_{name}", kind, 256))
+        wanted.append(given[2].astype(ml_dtypes.bfloat16).astype(helper.tensor_dtype_to_np_dtype(kind)))
     inputs += [value("f", TensorProto.FLOAT, 256), value("d", TensorProto.DOUBLE, 2)]
     nodes.append(helper.make_node("Cast", ["d"], ["d16"], to=TensorProto.FLOAT16))
     nodes.append(helper.make_node("Cast", ["d16"], ["d64"], to=TensorProto.DOUBLE))

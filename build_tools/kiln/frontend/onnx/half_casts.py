@@ -49,9 +49,12 @@ def rounding_casts(model: onnx.ModelProto) -> list[RoundingCast]:
             if kind not in HALVES:
                 continue
             before = writers.get(node.input[0])
-            if before is not None and (before.op_type not in _CASTS or types.get(before.input[0]) in HALVES):
+            if before is not None and (before.op_type not in _CASTS or types.get(before.input[0]) == kind):
                 before = None
-            hides = {TensorProto.UNDEFINED, *HALVES} | ({TensorProto.FLOAT} if before is None else set())
+            # From one 16-bit type to the other, a cast rounds like those from wider types.
+            hides = {TensorProto.UNDEFINED, kind} | (
+                {TensorProto.FLOAT, *HALVES} if before is None else set()
+            )
             if types.get(node.output[0], 0) not in hides:
                 casts.append(RoundingCast(graph, index, kind, before))
     return casts
