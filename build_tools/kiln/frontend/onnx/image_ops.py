@@ -82,7 +82,8 @@ def _resize_integers(node: Node, mode: str, dtype: str) -> Any:
         allowed = f"floats, mode linear without antialias of {', '.join(_LINEAR_INTEGERS)}, or mode nearest"
         raise ValueError(f"mode {mode} of {dtype}, allowed: {allowed}; insert Casts around it")
     emit = node.builder.emit
-    floats = emit(relax.op.astype(node.tensor(0), "float32"))
+    data, unit = node.tensor(0), (relax.const(1.0, "float32"), relax.const(0, dtype))
+    floats = emit(relax.op.dequantize(data, *unit) if dtype != "int32" else relax.op.astype(data, "float32"))
     resized = emit(resize(replace(node, replaced={**node.replaced, 0: floats})))
     return relax.op.astype(resized, dtype)
 
