@@ -61,6 +61,8 @@ def test_comparisons_of_nan_and_divisions_without_a_quotient(tmp_path: Path) -> 
         x, y = _integers(dtype)
         given += [x, y]
         expected += [_wrapped(value, dtype) for value in _divided(x, y)]
+        sign = 1 << (np.iinfo(dtype).bits - 1)
+        expected += [_wrapped(x.astype(object) + sign, dtype)] * 3
         lower = _wrapped(x.astype(object) - (x < 0), dtype)
         expected.append(_wrapped(_divided(lower, y)[3], dtype))
 
@@ -78,6 +80,8 @@ def test_comparisons_of_nan_and_divisions_without_a_quotient(tmp_path: Path) -> 
         for x, y in zip(inputs[2::2], inputs[3::2], strict=True):
             found += [op.divide(x, y), op.floor_divide(x, y), op.mod(x, y), op.floor_mod(x, y)]
             dtype = x.ty.dtype
+            sign = relax.const(np.array(1 << (np.iinfo(str(dtype)).bits - 1)).astype(str(dtype)), str(dtype))
+            found += [op.add(x, sign), op.add(sign, x), op.subtract(x, sign)]
             is_below = op.astype(op.less(x, relax.const(0, dtype)), dtype)  # as in quotients of PyTorch
             found.append(op.floor_mod(op.subtract(x, is_below), y))
         return found

@@ -37,6 +37,7 @@ from kiln.emit.own_functions import compile_own
 from kiln.emit.run_time_library import missing_symbols
 from kiln.emit.scaling_in_words import scale_in_words
 from kiln.emit.selected_truths import select_floats, select_truths
+from kiln.emit.sign_bits import flip_sign_bits
 from kiln.emit.simd_check import read_loops
 from kiln.emit.square_roots import root_in_software
 from kiln.emit.total_division import divide_totally
@@ -212,6 +213,7 @@ def _built(
     """The module that TVM makes of functions, sorted by name, for a description of the target."""
     ordered = {name: hold_for_nan(functions[name]) for name in sorted(functions)}
     ordered = {name: divide_totally(select_truths(function)) for name, function in ordered.items()}
+    ordered = {name: flip_sign_bits(function) for name, function in ordered.items()}
     by_instruction = converts_half(target)
     halves = {name: convert_halves(function, by_instruction) for name, function in ordered.items()}
     ordered = {name: stored_as_bits(function) for name, function in halves.items()}
