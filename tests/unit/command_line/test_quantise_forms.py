@@ -114,6 +114,23 @@ def test_weights_in_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.Monk
         quantise(str(net), None, tmp_path / "out.onnx")
 
 
+def test_what_stays_in_float_is_said(tmp_path: Path) -> None:
+    weights = "<float[8,6] w, float[6,6] v>"
+    text = f"(float[2,8] x) => (float[2,6] y) {weights} {{ a = FusedMatMul(x, w) y = MatMul(a, v) }}"
+    net = save(tmp_path / "net.onnx", text)
+    model = onnx.load(str(net))
+    model.graph.node[0].domain = "com.microsoft"
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    onnx.save(model, str(net))
+    warning = quantise(str(net), samples(net), tmp_path / "out.onnx").warning
+    assert "stay in float: FusedMatMul of com.microsoft: quantise the file that" in warning
+    save(net, "(double[2,8] x) => (double[2,6] y) <double[8,6] w> { y = MatMul(x, w) }")
+    with pytest.raises(
+        KilnError, match=r"nothing to quantise: .*; stay in float: products of float64: export"
+    ):
+        quantise(str(net), None, tmp_path / "out.onnx")
+
+
 BRANCHES = {
     "trained": "a = Conv<pads = [1,1,1,1]>(x, k3, b) c = Conv(x, k1) d = BatchNormalization(x, s, b, m, q) "
     "e = Add(a, c) y = Add(e, d)",

@@ -50,6 +50,28 @@ def prepared_source(source: Path, out: Path) -> Path:
     return out
 
 
+def left_in_float(model: onnx.ModelProto) -> str:
+    """What stays in float though it has weights, as a clause: operators of ONNX Runtime's own, and float64.
+
+    Such operators, as FusedConv, are in files that ONNX Runtime has optimised. Empty if nothing does.
+    """
+    graph, fused, double = OnnxGraph(model), set(), False
+    for node in graph.nodes:
+        weights = [
+            value for name in node.input if (value := graph.constant(name)) is not None and value.ndim > 1
+        ]
+        if node.domain == "com.microsoft" and any(value.dtype.kind == "f" for value in weights):
+            fused.add(node.op_type)
+        double = double or any(value.dtype.name == "float64" for value in weights)
+    parts = []
+    if fused:
+        names = ", ".join(sorted(fused))
+        parts.append(f"{names} of com.microsoft: quantise the file that ONNX Runtime has not optimised")
+    if double:
+        parts.append("products of float64: export the model in float32")
+    return f"stay in float: {'; '.join(parts)}" if parts else ""
+
+
 def _check_size(source: Path, outside: list[Any]) -> None:
     count = sum(int(np.prod(one.dims)) * helper.tensor_dtype_to_np_dtype(one.data_type).itemsize
                 for one in outside)  # fmt: skip

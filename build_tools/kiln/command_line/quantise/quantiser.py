@@ -20,7 +20,7 @@ from kiln.command_line.quantise.choices import followers_in_float, is_choice
 from kiln.command_line.quantise.equalise import equalise
 from kiln.command_line.quantise.graphs import OnnxGraph, drop_unused
 from kiln.command_line.quantise.parallel import join_parallel
-from kiln.command_line.quantise.prepare import prepared_source
+from kiln.command_line.quantise.prepare import left_in_float, prepared_source
 from kiln.command_line.quantise.recurrent import is_recurrent, round_recurrent
 from kiln.command_line.quantise.tensors import (
     IN_FLOATS,
@@ -84,8 +84,8 @@ class Quantiser:
     """A float model, prepared and calibrated.
 
     `source` is the ONNX file and `folder` holds the intermediate files. `all_integer`: operands of Softmax
-    and normalisations are rounded to 8 bits, too. `weight_bits`: of products, 8 or 7. Raises KilnError if the
-    file is not a float ONNX model.
+    and normalisations are rounded to 8 bits, too. `weight_bits`: of products, 8 or 7. `left`: see
+    left_in_float(). Raises KilnError if the file is not a float ONNX model.
     """
 
     def __init__(
@@ -115,6 +115,7 @@ class Quantiser:
         _refuse_own_operators(self._model, source)
         if join_parallel(self._model):
             self._model = onnx.shape_inference.infer_shapes(self._model)
+        self.left = left_in_float(self._model)
         self._ranges: Any = None
         self._unbounded: set[str] = set()
         self._activations: Activations = "int8"

@@ -99,10 +99,7 @@ def quantise(
             judge = measurer(quantiser, _every_nth(samples, 2, 1))[0]  # every second sample
         quantiser, steps = improved(quantiser, samples.runs, judge, options, folder)
         if not quantiser.choices():
-            raise KilnError(
-                f"model '{model.name}': nothing to quantise: outside of If, Loop and Scan, no node computes "
-                "products, sums, means or tables of floats with finite constants"
-            )
+            raise _nothing(model.name, quantiser.left)
         quantiser.write(folder / "whole.onnx")
         all_quantised = measure(folder / "whole.onnx")
         layers: list[tuple[str, float]] = []
@@ -123,20 +120,29 @@ def quantise(
     described = keys_for(model, out)
     result = Quantised(
         out, float_figures, chosen.figures, float_bytes, len(content), chosen.kept,
-        len(quantiser.choices()), layers, frontier, _warning(samples, chosen.figures), steps,
+        len(quantiser.choices()), layers, frontier, _warning(samples, chosen.figures, quantiser.left), steps,
         len(samples.runs) >= LEAST_TO_SPLIT, None if described is None else described[0],
     )  # fmt: skip
     _write(result, content, described)
     return result
 
 
-def _warning(samples: Samples, figures: Figures) -> str:
-    """What makes the result weak: the samples, and outputs that are not like the float model's at all."""
+def _nothing(model: str, left: str) -> KilnError:
+    text = (
+        f"model '{model}': nothing to quantise: outside of If, Loop and Scan, no node computes products, "
+        "sums, means or tables of float32 with finite constants"
+    )
+    return KilnError("; ".join(part for part in (text, left) if part))
+
+
+def _warning(samples: Samples, figures: Figures, left: str) -> str:
+    """What makes the result weak: samples, outputs unlike the float model's, and what is `left` in float."""
     lost = (
         "outputs have infinite elements, NaN or numbers that are not 0 where the float model's have others: "
         "--min-snr keeps the nodes that make them in float"
     )
-    return "; ".join(text for text in (samples.warning, lost if figures.snr == float("-inf") else "") if text)
+    texts = (samples.warning, lost if figures.snr == float("-inf") else "", left)
+    return "; ".join(text for text in texts if text)
 
 
 def _write(result: Quantised, content: bytes, described: tuple[Path, str] | None) -> None:
