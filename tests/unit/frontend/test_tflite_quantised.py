@@ -234,3 +234,23 @@ def test_tensors_that_litert_reads_as_something_else(tmp_path: Path, name: str) 
     path = write(tmp_path / "m.tflite", tensors, kind, None, [0, 1], [2])
     with pytest.raises(KilnError, match=rf"{operator} .output y.: .*{reason}"):
         imported(path)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "result"), [(0.1, 0.1, 0.7), (0.013, 0.9, 1.3), (2.0, 0.25, 33.0)]
+)
+def test_squared_differences_of_int8_are_exact(
+    tmp_path: Path, first: float, second: float, result: float
+) -> None:
+    """As in the layer norms of quantised transformers; the second operand has one number for each row."""
+    tensors = [
+        Tensor("x", (8, 16, 16), "int8", first, -3),
+        Tensor("mean", (8, 16, 1), "int8", second, 17),
+        Tensor("y", (8, 16, 16), "int8", result, -128),
+    ]
+    kind = schema.BuiltinOperator.SQUARED_DIFFERENCE
+    path = write(tmp_path / "m.tflite", tensors, kind, schema.SquaredDifferenceOptionsT(), [0, 1], [2])
+    x, mean = random_int8(8, 16, 16), random_int8(8, 16, 1)
+    want = reference(path, x, mean)
+    assert len(np.unique(want)) > 50
+    np.testing.assert_array_equal(run(imported(path), x, mean), want)

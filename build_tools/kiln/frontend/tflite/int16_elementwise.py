@@ -1,4 +1,4 @@
-"""Sums, products, means, roots and rescalings of int16, and rescalings of 8 bits, in LiteRT's integers.
+"""Sums, products, means, roots of int16, squared differences and rescalings of 8 bits, in LiteRT's integers.
 
 Results are those of its portable kernels bit for bit. Zero points of int16 are 0; a factor is a ratio of
 scales in float32, of which LiteRT makes a multiplier of 31 bits and a shift. SQRT is computed in floats there
@@ -29,11 +29,12 @@ from kiln.frontend.tflite.fixed_point import (
 )
 from kiln.frontend.tflite.int16_products import narrowed
 from kiln.frontend.tflite.interpolated_tables import int16_grids
-from kiln.frontend.tflite.operands import TfliteOperands
+from kiln.frontend.tflite.operands import Grid, TfliteOperands
 
 op = relax.op
 _MOST = (1 << 15) - 1
 _SUM_BITS = 15  # that LiteRT moves the operands of a sum to the left
+_DIFFERENCE_BITS = 7  # and those of a squared difference
 
 
 def absolute(node: TfliteOperands) -> Any:
@@ -104,6 +105,38 @@ def multiplication(node: TfliteOperands) -> Any:
     first, second = (node.bind(op.astype(node.raw(index), "int32")) for index in (0, 1))
     product = node.bind(op.multiply(first, second))
     return _scaled_sum(node, product, factor, limits)
+
+
+def squared_difference(node: TfliteOperands) -> Any:
+    """SQUARED_DIFFERENCE of int8, the only quantised type that LiteRT has a kernel for; else None.
+
+    Each operand is moved 7 bits to the left and multiplied by its scale over twice the greater one.
+    """
+    grids, result = [node.grid(index) for index in (0, 1)], node.result_grid()
+    if result is None or any(grid is None or grid.dtype != "int8" for grid in (*grids, result)):
+        return None
+    operands = [grid for grid in grids if grid is not None]
+    twice = 2 * max(float(np.float32(grid.scale)) for grid in operands)
+    square_factor = factor_of(
+        twice * twice / float(np.float32(1 << 2 * _DIFFERENCE_BITS) * np.float32(result.scale))
+    )
+    if square_factor.shift > 0:
+        return None
+
+    def scaled(grid: Grid) -> Callable[[Expr], Expr]:
+        factor = factor_of(float(np.float32(grid.scale)) / twice)
+        return lambda x: times((x - i32(grid.zero)) << i32(_DIFFERENCE_BITS), factor)
+
+    first, second = (
+        each_element(node, scaled(grid), node.raw(index), name="operand")
+        for index, grid in enumerate(operands)
+    )
+    difference = node.bind(op.subtract(first, second))
+
+    def square(x: Expr) -> Expr:
+        return limited(times(x * x, square_factor) + i32(result.zero), "int8")
+
+    return each_element(node, square, difference, name="square")
 
 
 def requantised(node: TfliteOperands) -> Any:
@@ -200,5 +233,6 @@ CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "MUL": multiplication,
     "QUANTIZE": requantised,
     "SQRT": square_root,
+    "SQUARED_DIFFERENCE": squared_difference,
     "SUB": addition(-1),
 }
