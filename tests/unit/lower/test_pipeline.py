@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from kiln.config import load_target
 from kiln.lower.pipeline import Lowering, lower, passes
+from kiln.lower.schema import SizeArgument
 from relaxed import const, module
 from tvm import relax, tirx
 
@@ -71,6 +72,5 @@ def test_sizes_are_arguments_in_the_order_of_the_shapes(names: tuple[str, ...]) 
     mod.update_func(mod.get_global_var("main"), mod["main"].with_attr("kiln.dims", json.dumps(dims)))
     target = load_target("aarch64")
     lowered = lower(mod, Lowering("m", target.for_variant(target.base), "none"))
-    (conv,) = (function for name, function in lowered.functions.items() if name.startswith("kilnk_conv2d"))
-    passed = [param.name for param in conv.params if param.name.endswith("_size")]
-    assert passed == [f"{name}_size" for name in names]
+    (conv,) = (step for step in lowered.steps if step.label.startswith("conv2d"))
+    assert [arg.dim for arg in conv.args if isinstance(arg, SizeArgument)] == list(names)
