@@ -152,8 +152,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
     """The passes of one run, in order: each maps the module to a module, from the graph to the kernels."""
     external, params = lowering.external, lowering.params
     entries: list[tuple[str, Pass] | tuple[str, Pass, str]] = [
-        # Phase 0: subgraphs for libraries, found by patterns of operators
-        *([] if external is None else external.before()),
+        *([] if external is None else external.before()),  # Phase 0: subgraphs for libraries, by patterns
         # Phase 1: the graph in the form that kernels need
         ("projections", merge_projections, GPU),
         ("branches", cheap_branches, CPU),
@@ -198,7 +197,8 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("dead", relax.transform.DeadCodeElimination()),
         *([] if external is None else external.after(params)),  # subgraphs for libraries, by their op info
         ("recompute", recompute(params)),  # constants that a formula replaces
-        ("attention", partial(attentions, lowering)),  # for functions that would store what is in between
+        ("attention", partial(attentions, lowering)),  # for three functions that would store the scores
+        ("dequantised_rows", lambda mod: dequantised_rows(lowering.machine, mod), CPU),
         ("slices_in_place", slices_in_place, GPU),
         *([] if lowering.precision == "fp32" else [("padded_rows", padded_rows, GPU)]),
         ("precision", gpu.in_precision(lowering.precision, params), GPU),
@@ -249,13 +249,8 @@ def resized_images(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def attentions(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
-    """Merge each attention that one kernel computes into one function; for CPUs those with many scores.
-
-    For CPUs, normalisations and softmax of quantised tensors become one function with the dequantize, too,
-    where that pays.
-    """
-    mod = attention.merge(mod, Dims(lowering.model, mod), lowering.params, lowering.on_gpu)
-    return mod if lowering.on_gpu else dequantised_rows(lowering.machine, mod)
+    """Merge each attention that one kernel computes into one function; for CPUs those with many scores."""
+    return attention.merge(mod, Dims(lowering.model, mod), lowering.params, lowering.on_gpu)
 
 
 def cpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:

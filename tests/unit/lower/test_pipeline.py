@@ -39,6 +39,7 @@ def test_cpu_and_gpu_share_the_order_of_passes() -> None:
         "resized_images",
         "prefetch",
         "split_parts",
+        "dequantised_rows",
     }
     assert set(cpu) - set(gpu) == own
     only = {

@@ -56,7 +56,6 @@ _REGISTERS = 12  # of a core that keeps the values of a short reduction in regis
 _LEAST_COLUMNS = 8  # of a row whose values are worth being added up, for method `bytes`
 _GREATEST_DEPTH = 1 << 14  # of sums of weights that are greater by 128, which must fit 32 bits
 _BYTE_COLUMNS = 4  # of a panel of method `bytes`: offsets of loads are below 32
-
 _LEAST_SHARED = 18 * BLOCK  # values of a sum, from which shared loads save more than a vector of results
 
 
