@@ -6,6 +6,7 @@ corner of a bucket's box; then the nearest sizes that this bucket serves are use
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from kiln.config.interface import Dimension
 
 Sizes = dict[str, int]
 
+_MOST_CHARACTERS = 44  # of the 100 of a file's name in an archive
 _MOST_TRIED = 20_000  # combinations of sizes that are examined; real models need a handful
 _MOST_REFUSED = 4  # combinations of sizes without a bucket that are tested
 
@@ -59,8 +61,17 @@ def sample_sizes(buckets: Sequence[Box], index: int) -> list[Sizes]:
 
 
 def name_of(sizes: Mapping[str, int]) -> str:
-    """A name of `sizes` for file names, such as `batch1_seq17`; empty without dimensions."""
-    return "_".join(f"{name}{size}" for name, size in sizes.items())
+    """A name of `sizes` for file names, such as `batch1_seq17`; empty without dimensions.
+
+    It is short enough for a member of an archive that any tar can read, after which the name of the input set
+    and of the tensor follow: the sizes alone where their dimensions have long names, or a digest of all.
+    """
+    named = "_".join(f"{name}{size}" for name, size in sizes.items())
+    if len(named) <= _MOST_CHARACTERS:
+        return named
+    numbers = "_".join(("sizes", *map(str, sizes.values())))
+    digest = hashlib.sha256(named.encode()).hexdigest()
+    return numbers if len(numbers) <= _MOST_CHARACTERS else f"sizes_{digest[:16]}"
 
 
 def refusals(dims: Sequence[Dimension], buckets: Sequence[Box], allowed: Sizes) -> list[Refusal]:

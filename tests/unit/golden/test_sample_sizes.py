@@ -8,7 +8,7 @@ import pytest
 from kiln.config.boxes import Box
 from kiln.config.dims import Segment
 from kiln.config.interface import Dimension
-from kiln.golden.sample_sizes import Refusal, refusals, sample_sizes, serving_bucket
+from kiln.golden.sample_sizes import Refusal, name_of, refusals, sample_sizes, serving_bucket
 
 
 def part(least: int, most: int, multiple: int = 1, strategy: Any = "range") -> Segment:
@@ -100,3 +100,12 @@ def test_sizes_that_must_be_refused() -> None:
     for gap in gaps:
         assert gap.status == "KILN_NO_BUCKET" and serving_bucket(buckets, gap.sizes) is None
         assert 1 <= gap.sizes["batch"] <= 8 and gap.sizes["w"] % 32 == 0 and 32 <= gap.sizes["w"] <= 320
+
+
+def test_names_of_sizes_fit_into_an_archive() -> None:
+    """Exporters name dimensions `past_decoder_sequence_length`; four of them exceed 100 characters."""
+    assert name_of({}) == "" and name_of({"batch": 1, "seq": 17}) == "batch1_seq17"
+    long = [f"past_decoder_sequence_length_{number}" for number in range(16)]
+    assert name_of(dict.fromkeys(long[:4], 12)) == "sizes_12_12_12_12"
+    names = [name_of(dict.fromkeys(long, size)) for size in (10_000, 10_001)]
+    assert len(set(names)) == 2 and all(len(name) <= 44 for name in names)
