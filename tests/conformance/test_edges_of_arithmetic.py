@@ -63,6 +63,8 @@ def test_comparisons_of_nan_and_divisions_without_a_quotient(tmp_path: Path) -> 
         expected += [_wrapped(value, dtype) for value in _divided(x, y)]
         sign = 1 << (np.iinfo(dtype).bits - 1)
         expected += [_wrapped(x.astype(object) + sign, dtype)] * 3
+        for end in (np.iinfo(dtype).min, np.iinfo(dtype).max):
+            expected += [x == end, x != end, x < end, x <= end, x > end, x >= end]
         lower = _wrapped(x.astype(object) - (x < 0), dtype)
         expected.append(_wrapped(_divided(lower, y)[3], dtype))
 
@@ -82,6 +84,10 @@ def test_comparisons_of_nan_and_divisions_without_a_quotient(tmp_path: Path) -> 
             dtype = x.ty.dtype
             sign = relax.const(np.array(1 << (np.iinfo(str(dtype)).bits - 1)).astype(str(dtype)), str(dtype))
             found += [op.add(x, sign), op.add(sign, x), op.subtract(x, sign)]
+            for end in (np.iinfo(str(dtype)).min, np.iinfo(str(dtype)).max):
+                limit = relax.const(np.array(end, str(dtype)), str(dtype))
+                found += [op.equal(x, limit), op.not_equal(limit, x), op.less(x, limit)]
+                found += [op.greater_equal(limit, x), op.less(limit, x), op.greater_equal(x, limit)]
             is_below = op.astype(op.less(x, relax.const(0, dtype)), dtype)  # as in quotients of PyTorch
             found.append(op.floor_mod(op.subtract(x, is_below), y))
         return found

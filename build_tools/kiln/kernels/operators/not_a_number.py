@@ -1,9 +1,12 @@
-"""Rules for operators that TVM's simplifier changes where an operand is NaN or infinite.
+"""Rules for operators that TVM's simplifier changes where an operand is NaN, infinite or the least integer.
 
 The simplifier takes the opposite comparison for the negation of one: not (a < b) becomes b <= a, which is
 false for NaN, as a < b is. It takes 0 for a product with the constant 0, for the constant 0 divided by a
 number, and for the difference of a number and itself, and true for its comparison with itself. The
 expressions of these rules are none that it knows.
+
+It takes false for `x == least` and `x <= least`, where `least` is the least integer of a signed type: the
+comparison is that of ~x with the greatest one, in the other direction.
 
 The greater and the lesser of two numbers are NaN where one of them is. TVM compiles them to a comparison that
 is false for NaN and then chooses the second operand, as the instructions of x86 do: the one that may be NaN
@@ -17,6 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 from tvm import te, tirx, topi
 from tvm.ir import Op
 
@@ -27,6 +31,16 @@ def _inverted(truth: Any) -> Any:
     return tirx.Cast("bool", tirx.bitwise_xor(tirx.Cast("int32", truth), tirx.IntImm("int32", 1)))
 
 
+_MIRRORED: dict[str, Callable[[Any, Any], Any]] = {
+    "equal": tirx.EQ,
+    "not_equal": tirx.NE,
+    "less": lambda a, b: a > b,
+    "less_equal": lambda a, b: a >= b,
+    "greater": lambda a, b: a < b,
+    "greater_equal": lambda a, b: a <= b,
+}
+
+
 def logical_not(builder: Any, call: Any) -> Any:
     """relax.logical_not: the last bit of a truth value, inverted."""
     return _of_one(builder, call, call.args[0], _inverted)
@@ -34,12 +48,35 @@ def logical_not(builder: Any, call: Any) -> Any:
 
 def equal_to_itself(builder: Any, call: Any) -> Any:
     """relax.equal, less_equal and greater_equal: a float is equal to itself if it is not NaN."""
+    if _same(call) is None:
+        return compared(builder, call)
     return _of_one(builder, call, _same(call), lambda x: _inverted(tirx.isnan(x)))
 
 
 def other_than_itself(builder: Any, call: Any) -> Any:
     """relax.not_equal: a float differs from itself if it is NaN."""
+    if _same(call) is None:
+        return compared(builder, call)
     return _of_one(builder, call, _same(call), tirx.isnan)
+
+
+def compared(builder: Any, call: Any) -> Any:
+    """A comparison: with the least integer of a signed type, that of the inverted bits with the greatest."""
+    compare = _MIRRORED[_hint(call)]
+    for place in (0, 1):
+        value = constant(call.args[place])
+        if value is None or value.size != 1 or value.dtype.kind != "i":
+            continue
+        info = np.iinfo(value.dtype)
+        if value.item() != info.min:
+            continue
+
+        def mirrored(x: Any, first: bool = place == 0, greatest: int = info.max) -> Any:
+            bits, most = tirx.bitwise_not(x), tirx.IntImm(str(x.ty.dtype), greatest)
+            return compare(most, bits) if first else compare(bits, most)
+
+        return _of_one(builder, call, call.args[1 - place], mirrored)
+    return _default(builder, call)
 
 
 def subtract(builder: Any, call: Any) -> Any:
@@ -178,6 +215,8 @@ RULES = {
     "relax.less_equal": equal_to_itself,
     "relax.greater_equal": equal_to_itself,
     "relax.not_equal": other_than_itself,
+    "relax.less": compared,
+    "relax.greater": compared,
     "relax.subtract": subtract,
     "relax.multiply": multiply,
     "relax.divide": divide,
