@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from kiln.config import load_target
 from kiln.graph.pipeline import simplify
 from kiln.lower.pipeline import Lowering, lower
 from relaxed import const, module
-from tvm import relax
+from tvm import relax, tirx
 
 op = relax.op
 
@@ -58,6 +59,17 @@ def test_normalisations_and_softmax_read_levels() -> None:
     assert softmax == {"dequantize+softmax+quantize": {"int8"}, "dequantize+log_softmax": {"int8"}}
     (norm,) = (kinds for label, kinds in read.items() if "layer_norm" in label)
     assert "int8" in norm and "dequantize" not in read
+
+
+def test_levels_of_dynamic_sizes() -> None:
+    """Of a size that is an expression of a dimension, the dequantised tensor is stored."""
+    n = tirx.Var("n", "int64")
+    for rows, stored in ((n, False), (n * 3, True)):
+        mod = module([([rows, 16], "int8")], lambda x: [_levels(op.nn.softmax(_real(x), -1))])
+        dims = json.dumps({"n": {"dim": "n", "divide": 1, "min": 1, "max": 9}})
+        mod.update_func(mod.get_global_var("main"), mod["main"].with_attr("kiln.dims", dims))
+        steps = lower(mod, Lowering("m", load_target("x86_64").for_variant("v3"), "none")).steps
+        assert any(step.label == "dequantize" for step in steps) == stored
 
 
 def _sum_and_product(x: Any, y: Any, z: Any) -> list[Any]:
