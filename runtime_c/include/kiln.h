@@ -753,8 +753,8 @@ kiln_status kiln_traffic_contents(kiln_traffic *traffic, kiln_traffic_content *c
 void kiln_traffic_count_inputs(kiln_traffic *traffic, const kiln_session *session,
                                const void *const *data);
 /* CSV: a column for each dimension, count, and <input>:zeros, :ones and :other where contents are
- * counted. Missed runs are a row without sizes. 0, what `write` returned, or -1 for null. The file is
- * the caller's: programs that write to the same one take turns, by a lock of theirs. */
+ * counted. Missed runs are a row without sizes. 0, what `write` returned, or -1 for null. The
+ * file is the caller's: programs that write to the same one take turns, by a lock of theirs. */
 int32_t kiln_traffic_write(const kiln_traffic *traffic, kiln_write write, void *user);
 
 /* ---- traces: when each step of a run began and ended ----
