@@ -19,7 +19,7 @@ def test_the_longer_side_of_a_tile_is_outside(rows: int) -> None:
     mod = module([((rows, 20), "float32")], lambda x: relax.op.matmul(x, const(weights)))
     steps = lower(mod, Lowering("m", load_target("x86_64").for_variant("v3"), "none"))
     (func,) = steps.functions.values()
-    products = re.findall(r"(buffer\w*)\[(\d)\] = T\.call_llvm_pure_intrin\(.*fmuladd", func.script())
+    products = re.findall(r"(\w+)\[(\d)\] = T\.call_llvm_pure_intrin\(.*fmuladd", func.script())
     names = [name for name, _ in products]
     assert names == [name for name in dict.fromkeys(names) for _ in range(2)]
     assert len(names) == 2 * rows
