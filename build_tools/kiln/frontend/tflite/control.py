@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tflite
 
+from kiln.arrays import Array
 from kiln.errors import KilnError
 from kiln.frontend.tflite.files import Kinds, indices, make_constant, packed, text_of, unpacked
 from kiln.frontend.tflite.iteration_sizes import of_computed_size
@@ -170,16 +170,9 @@ class _FlatGraph:
         self.extend(added, depth + 1)
         return [self.tensor_with_value_of(main_index_of[index]) for index in indices(graph.outputs)]
 
-    def _constant(self, index: int) -> npt.NDArray[Any] | None:
+    def _constant(self, index: int) -> Array | None:
         """The array of a tensor that the file holds."""
-        tensor = self._graph.tensors[index]
-        data = self._model.buffers[tensor.buffer].data
-        if data is None or not len(data):
-            return None
-        dtype = self._kinds.dtype(tensor)
-        if dtype is None:
-            return None
-        return np.frombuffer(bytes(bytearray(data)), dtype).reshape(indices(tensor.shape))
+        return self._kinds.constant(self._graph.tensors[index])
 
     def _if(self, op: Any, depth: int) -> None:
         condition, *inputs = indices(op.inputs)
@@ -219,10 +212,7 @@ class _FlatGraph:
 
     def _builtin(self, name: str, inputs: list[int], output: int) -> None:
         """Add a builtin operator without options."""
-        operator = self._schema.OperatorT()
-        operator.opcodeIndex = self._kinds.code(getattr(self._schema.BuiltinOperator, name))
-        operator.inputs, operator.outputs = inputs, [output]
-        self.operators.append(operator)
+        self.operators.append(self._kinds.operator(name, inputs, output))
 
     def _case(self, op: Any, depth: int) -> None:
         """Add all branches of a STABLEHLO_CASE; an index out of range chooses the last branch."""
@@ -293,7 +283,7 @@ class _FlatGraph:
         """Add a WHILE as a loop of the plan. Raises KilnError for a carried value that changes its shape."""
         condition, body = int(op.builtinOptions.condSubgraphIndex), int(op.builtinOptions.bodySubgraphIndex)
         graph = self._model.subgraphs[body]
-        replace_row_writes(self._schema, self._model, self._kinds, graph)
+        replace_row_writes(self._schema, self._kinds, graph)
         sized = of_computed_size(self._kinds, graph)
         if sized is not None:
             tensor = text_of(graph.tensors[indices(sized.outputs)[0]].name)

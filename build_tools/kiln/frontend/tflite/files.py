@@ -62,7 +62,7 @@ def make_constant(schema: Any, model: Any, tensor: Any, values: Array) -> None:
 
 
 class Kinds:
-    """Names of the operators and of the element types of a model."""
+    """Operators, element types and constants of a model, by the names of the schema."""
 
     def __init__(self, schema: Any, model: Any) -> None:
         self._schema, self._model = schema, model
@@ -91,6 +91,20 @@ class Kinds:
     def type_name(self, tensor: Any) -> str:
         """The name of a tensor's element type, in lower case."""
         return str(self._types.get(tensor.type, tensor.type)).lower()
+
+    def constant(self, tensor: Any) -> Array | None:
+        """The array of a tensor that the file holds; None if it holds none, or one of no type of NumPy's."""
+        data, dtype = self._model.buffers[tensor.buffer].data, self.dtype(tensor)
+        if data is None or not len(data) or dtype is None:
+            return None
+        return np.frombuffer(bytes(bytearray(data)), dtype).reshape(indices(tensor.shape))
+
+    def operator(self, name: str, inputs: list[int], output: int) -> Any:
+        """A new builtin operator without options, which no graph has yet."""
+        operator = self._schema.OperatorT()
+        operator.opcodeIndex = self.code(getattr(self._schema.BuiltinOperator, name))
+        operator.inputs, operator.outputs = inputs, [output]
+        return operator
 
     def code(self, builtin: int) -> int:
         """The number of a builtin operator in the model's list, to which it is added if it is missing."""

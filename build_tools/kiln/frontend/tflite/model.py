@@ -44,26 +44,22 @@ def load(path: Path, options: ImportOptions) -> Imported:
     content, has_control = _plain(path, model_read)
     if not has_control:
         return _load(path, options, Opened(with_unique_names(path, content)))
+    short: Opened | None = None
+    with contextlib.suppress(KilnError):
+        short = opened_of(path, content, Unrolling.SHORT)
+    unrollings = [Unrolling.SHORT, Unrolling.ALL]
+    if short is None or has_loops(short.content):
+        # LiteRT computes the sizes of unrolled iterations, and cannot run a file with loops of the plan.
+        unrollings.insert(0, Unrolling.NONE)
     error: KilnError | None = None
-    for unrolling in _unrollings(path, content):
+    for unrolling in unrollings:
         try:
-            return _load(path, options, opened_of(path, content, unrolling), content, unrolling)
+            file = short if short and unrolling is Unrolling.SHORT else opened_of(path, content, unrolling)
+            return _load(path, options, file, content, unrolling)
         except KilnError as raised:  # such as for a value that grows from iteration to iteration
             error = raised
     assert error is not None
     raise error
-
-
-def _unrollings(path: Path, content: bytes) -> tuple[Unrolling, ...]:
-    """Which loops to unroll, the best choice first.
-
-    LiteRT computes the sizes that differ from iteration to iteration where all loops are unrolled: it does
-    not know loops of the plan.
-    """
-    with contextlib.suppress(KilnError):
-        if not has_loops(opened_of(path, content, Unrolling.SHORT).content):
-            return Unrolling.SHORT, Unrolling.ALL
-    return Unrolling.NONE, Unrolling.SHORT, Unrolling.ALL
 
 
 def _load(

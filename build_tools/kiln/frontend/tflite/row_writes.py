@@ -11,20 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from kiln.arrays import Array
 from kiln.frontend.tflite.files import Kinds, indices
 
 
-def replace_row_writes(schema: Any, model: Any, kinds: Kinds, graph: Any) -> None:
-    """Replace the writes of rows in `graph`, a graph of `model`, and remove what nothing reads then."""
-    _RowWrites(schema, model, kinds, graph).replace()
+def replace_row_writes(schema: Any, kinds: Kinds, graph: Any) -> None:
+    """Replace the writes of rows in `graph`, of the model of `kinds`, and remove what nothing reads then."""
+    _RowWrites(schema, kinds, graph).replace()
 
 
 class _RowWrites:
-    def __init__(self, schema: Any, model: Any, kinds: Kinds, graph: Any) -> None:
-        self._schema, self._model, self._kinds, self._graph = schema, model, kinds, graph
+    def __init__(self, schema: Any, kinds: Kinds, graph: Any) -> None:
+        self._schema, self._kinds, self._graph = schema, kinds, graph
         self._made_by = {index: op for op in graph.operators for index in indices(op.outputs)}
 
     def replace(self) -> None:
@@ -65,16 +62,14 @@ class _RowWrites:
         shape, row_shape = (indices(self._graph.tensors[index].shape) for index in (rows, row))
         if row_shape != [1, *shape[1:]]:
             return None
-        begin_of_row = self._tensor(following[-1], [len(shape)])
-        first = [place[0], *following[1:]]  # the number of the row, and zeros for the other axes
         result = indices(op.outputs)[0]
         self._graph.tensors[result].shape = list(shape)
         self._graph.tensors[result].shapeSignature = self._graph.tensors[rows].shapeSignature
-        update = self._operator("DYNAMIC_UPDATE_SLICE", [rows, row, begin_of_row], result)
-        if len(first) == 1:
-            update.inputs = [rows, row, first[0]]
-            return [update]
-        joined = self._operator("CONCATENATION", first, begin_of_row)
+        if len(shape) == 1:
+            return [self._kinds.operator("DYNAMIC_UPDATE_SLICE", [rows, row, place[0]], result)]
+        begin_of_row, zeros = self._tensor(following[-1], [len(shape)]), following[-1]
+        update = self._kinds.operator("DYNAMIC_UPDATE_SLICE", [rows, row, begin_of_row], result)
+        joined = self._kinds.operator("CONCATENATION", [place[0], zeros], begin_of_row)
         joined.builtinOptionsType = self._schema.BuiltinOptions.ConcatenationOptions
         joined.builtinOptions = self._schema.ConcatenationOptionsT()
         return [joined, update]
@@ -116,13 +111,8 @@ class _RowWrites:
 
     def _are(self, index: int, number: int) -> bool:
         """Whether tensor `index` is a constant whose elements are all `number`."""
-        values = self._constant(index)
+        values = self._kinds.constant(self._graph.tensors[index])
         return values is not None and bool((values == number).all())
-
-    def _constant(self, index: int) -> Array | None:
-        tensor = self._graph.tensors[index]
-        data, dtype = self._model.buffers[tensor.buffer].data, self._kinds.dtype(tensor)
-        return np.frombuffer(bytes(bytearray(data)), dtype) if data is not None and len(data) else None
 
     def _tensor(self, like: int, shape: list[int]) -> int:
         """A new tensor of the type of tensor `like`."""
@@ -131,9 +121,3 @@ class _RowWrites:
         tensor.name = f"row_write{len(self._graph.tensors)}"
         self._graph.tensors.append(tensor)
         return len(self._graph.tensors) - 1
-
-    def _operator(self, name: str, inputs: list[int], output: int) -> Any:
-        operator = self._schema.OperatorT()
-        operator.opcodeIndex = self._kinds.code(getattr(self._schema.BuiltinOperator, name))
-        operator.inputs, operator.outputs = inputs, [output]
-        return operator

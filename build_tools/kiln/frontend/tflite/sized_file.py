@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tflite
 from tvm.relax.frontend.tflite import tflite_frontend
 
@@ -111,11 +110,7 @@ class SizedFile:
         model = tflite.Model.GetRootAsModel(self.stateful.content, 0)
         graph = model.Subgraphs(0)
         input_shapes = [[self.options.size(entry) or size for entry in shape] for shape in self.shapes]
-        inputs = [graph.Tensors(index) for index in graph.InputsAsNumpy()]
-        # An input without axes has the number 0 for a shape.
-        is_same_shape = input_shapes == [
-            np.reshape(one.ShapeAsNumpy(), -1).tolist() * (one.ShapeLength() > 0) for one in inputs
-        ]
+        is_same_shape = input_shapes == [_shape(graph.Tensors(index)) for index in graph.InputsAsNumpy()]
         if is_same_shape and not sizes_known:
             try:
                 return _convert(self.path, model, converter)
