@@ -153,30 +153,35 @@ def test_great_scores(tmp_path: Path) -> None:
 
 
 def test_dynamic_lengths(tmp_path: Path) -> None:
-    """Batch, queries and keys are dynamic, down to one of each."""
+    """A decoder's batch, queries and earlier keys are dynamic, down to one query and no earlier key."""
     nodes = [
-        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
+        helper.make_node("Concat", ["past_k", "k"], ["keys"], axis=2),
+        helper.make_node("Concat", ["past_v", "v"], ["values"], axis=2),
+        helper.make_node("Transpose", ["keys"], ["kt"], perm=[0, 1, 3, 2]),
         helper.make_node("MatMul", ["q", "kt"], ["qk"]),
         helper.make_node("Add", ["qk", "mask"], ["scores"]),
         helper.make_node("Softmax", ["scores"], ["p"], axis=-1),
-        helper.make_node("MatMul", ["p", "v"], ["pv"]),
+        helper.make_node("MatMul", ["p", "values"], ["pv"]),
         helper.make_node("Transpose", ["pv"], ["out"], perm=[0, 2, 1, 3]),
     ]
     shapes = {
-        "q": ["b", 2, "m", 16], "k": ["b", 2, "n", 16], "v": ["b", 2, "n", 16], "mask": ["b", 1, 1, "n"],
+        "q": ["b", 2, "m", 20], "past_k": ["b", 2, "past", 20], "k": ["b", 2, "m", 20],
+        "past_v": ["b", 2, "past", 37], "v": ["b", 2, "m", 37], "mask": ["b", 1, 1, "past + m"],
     }  # fmt: skip
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
-    outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["b", "m", 2, 16])]
+    outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["b", "m", 2, 37])]
     graph = helper.make_graph(nodes, "g", inputs, outputs)
     path = tmp_path / "m.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
-    program = Program(path, {"b": (1, 2), "m": (1, 300), "n": (1, 300)}, optimise=True)
-    assert program.steps.kernels[0].family == FAMILY
-    for b, m, n in [(1, 1, 1), (2, 1, 300), (1, 300, 1), (2, 65, 63), (1, 97, 200), (2, 300, 299)]:
-        q, k, v = 2 * _uniform(b, 2, m, 16), 2 * _uniform(b, 2, n, 16), _uniform(b, 2, n, 16)
-        mask = np.where(np.arange(n) % 7 == 3, -math.inf, 0).astype("f4")[None, None, None].repeat(b, 0)
-        got = program.run([q, k, v, mask], {"b": b, "m": m, "n": n})[0]
-        close(got, _want(4 * q, k, v, mask).transpose(0, 2, 1, 3), 3e-6)
+    program = Program(path, {"b": (1, 2), "m": (1, 300), "past": (0, 300)}, optimise=True)
+    assert FAMILY in [kernel.family for kernel in program.steps.kernels]
+    for b, m, past in [(1, 1, 0), (2, 1, 299), (1, 2, 31), (2, 65, 63), (1, 97, 200), (2, 300, 300)]:
+        count = past + m
+        q, k, v = 2 * _uniform(b, 2, m, 20), 2 * _uniform(b, 2, count, 20), _uniform(b, 2, count, 37)
+        mask = np.where(np.arange(count) % 7 == 3, -math.inf, 0).astype("f4")[None, None, None].repeat(b, 0)
+        split = [x for whole in (k, v) for x in np.split(whole, [past], axis=2)]
+        got = program.run([q, *split, mask], {"b": b, "m": m, "past": past})[0]
+        close(got, _want(math.sqrt(20) * q, k, v, mask).transpose(0, 2, 1, 3), 3e-6)
 
 
 @pytest.mark.parametrize("name", ["armv7", *(pytest.param(n, marks=HEAVY) for n in ("host", *OTHERS))])

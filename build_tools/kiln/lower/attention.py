@@ -51,8 +51,8 @@ def chains(mod: tvm.IRModule, params: Tensors) -> list[Chain]:
                 or uses.get(softmax) != 1
             ):
                 continue
-            scores, *other_operands = middle.args[1].fields
-            if not all(_is_zero(item, params) for item in other_operands):
+            scores, *others = middle.args[1].fields  # operands, and variables of sizes
+            if not all(_is_zero(item, params) for item in others if isinstance(item.ty, relax.TensorType)):
                 continue  # not what replaces NaN
             first = bound.get(scores)
             if sum(name in PRODUCTS for name in names_of(mod, first)) == 1 and uses.get(scores) == 1:

@@ -19,7 +19,6 @@ from kiln.lower.merged_calls import Chain, names_of, of_computed
 from kiln.opinfo import attach
 from kiln.tir.builder import Machine
 from kiln.tir.fused import Fused, NotSimple
-from kiln.tir.symbols import variables
 
 # Each of the two or three loops over a row converts again. One instruction of wide vectors widens bytes to
 # the size of floats, narrow ones take two: there a conversion costs more than the load of a float.
@@ -43,16 +42,9 @@ def _chains(mod: tvm.IRModule) -> list[Chain]:
         if not names or names[0] not in _ROWS:
             continue
         data = call.args[1].fields[0]
-        if _is_dequantised(mod, bound.get(data)) and uses.get(data) == 1 and _has_own_sizes(bound[data]):
+        if _is_dequantised(mod, bound.get(data)) and uses.get(data) == 1:
             found.append(Chain((data, result), (bound[data], call)))
     return found
-
-
-def _has_own_sizes(call: Any) -> bool:
-    """Whether the sizes of the operand of `call` are numbers and variables: no function of variables alone
-    can declare those of an expression."""
-    sizes = list(call.args[1].fields[0].ty.shape)
-    return all(isinstance(size, tvm.tirx.Var) or not variables(size) for size in sizes)
 
 
 def _is_dequantised(mod: tvm.IRModule, call: Any) -> bool:

@@ -33,14 +33,24 @@ def names_of(mod: tvm.IRModule, call: Any) -> list[str]:
 
 
 def _function(chain: Chain) -> tuple[relax.Function, list[Any]]:
-    """A function of the calls, and the arguments with which it is called."""
+    """A function of the calls, and the arguments with which it is called.
+
+    Its parameters are the tensors that the calls read, and last, as one shape, the variables of sizes that no
+    tensor declares: those that occur in expressions alone, which calls pass to their functions as numbers.
+    """
     inner = chain.variables[:-1]
     inputs: list[Any] = []
+    sizes: list[Any] = []
     for call in chain.calls:
+        sizes += [*call.ty.shape, *(call.args[2].values if len(call.args) > 2 else [])]
         for item in call.args[1].fields:
-            if not any(item.same_as(other) for other in [*inputs, *inner]):
+            if not isinstance(item.ty, relax.TensorType):
+                sizes.append(item)
+            elif not any(item.same_as(other) for other in [*inputs, *inner]):
                 inputs.append(item)
     params = [relax.Var(f"in{number}", item.ty) for number, item in enumerate(inputs)]
+    shapes = [size for item in inputs for size in item.ty.shape]
+    undeclared = _distinct([variable for size in [*sizes, *shapes] for variable in variables(size)], shapes)
     renamed = list(zip(inputs, params, strict=True))
     bindings = []
     for variable, call in zip(chain.variables, chain.calls, strict=True):
@@ -54,20 +64,21 @@ def _function(chain: Chain) -> tuple[relax.Function, list[Any]]:
         bindings.append(relax.VarBinding(renamed[-1][1], value))
     result = relax.Var("result", chain.variables[-1].ty)
     bindings.append(relax.VarBinding(result, renamed[-1][1]))
-    shapes = [size for param in params if isinstance(param.ty, relax.TensorType) for size in param.ty.shape]
-    size_variables = [size for size in shapes if isinstance(size, tvm.tirx.Var)]
-    used: list[Any] = []
-    for call in chain.calls:
-        sizes = [*call.ty.shape, *(call.args[2].values if len(call.args) > 2 else [])]
-        for variable in [v for size in [*sizes, *shapes] for v in variables(size)]:
-            if not any(variable.same_as(other) for other in [*size_variables, *used]):
-                used.append(variable)
-    if used:
-        params.append(relax.Var("sizes", relax.ShapeType(used)))
-        inputs.append(relax.ShapeExpr(used))
+    if undeclared:
+        params.append(relax.Var("sizes", relax.ShapeType(undeclared)))
+        inputs.append(relax.ShapeExpr(undeclared))
     body = relax.SeqExpr([relax.DataflowBlock(bindings)], result)
     function = relax.Function(params, body, result.ty, True).with_attr("Primitive", True)
     return relax.utils.copy_with_new_vars(function), inputs
+
+
+def _distinct(items: list[Any], others: list[Any]) -> list[Any]:
+    """Each of `items` once, in order, without those that are among `others`."""
+    found: list[Any] = []
+    for item in items:
+        if not any(item.same_as(other) for other in [*found, *others] if not isinstance(other, int)):
+            found.append(item)
+    return found
 
 
 def _merged(mod: tvm.IRModule, merged_chains: Sequence[Chain], stem: str) -> tuple[tvm.IRModule, list[str]]:

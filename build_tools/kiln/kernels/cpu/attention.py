@@ -25,9 +25,12 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import Expr
+from tvm.tirx.script.builder import ir as builder
 
+from kiln.kernels.cpu import attention_row
 from kiln.kernels.cpu.attention_block import AttentionBlock, Blocks, QueryBlock
 from kiln.kernels.cpu.attention_nests import Attention, read_attention
+from kiln.kernels.cpu.attention_row import AttentionRow
 from kiln.kernels.cpu.batch_matmul import flat
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.gemm_tile import choose_tile
@@ -153,8 +156,18 @@ def make(attention: Attention, fused: Fused, machine: Machine) -> KernelAndBuffe
             *lead, block = (bind(index) for index in unravel(number, [*attention.lead, count]))
             first = bind(block * int64(form.queries))
             rows_left = bind(tirx.min(int64(queries) - first, int64(form.queries)))
-            queries_of_block = QueryBlock(lead, first, rows_left)
-            AttentionBlock(attention, form, data, score, result, task_memory, queries_of_block).emit()
+
+            def of(kind: type[AttentionBlock], block: QueryBlock) -> None:
+                kind(attention, form, data, score, result, task_memory, block).emit()
+
+            if not attention_row.applies(attention, form):
+                of(AttentionBlock, QueryBlock(lead, first, rows_left))
+                return
+            with builder.If(rows_left <= int64(attention_row.MOST)):
+                with builder.Then(), serial(rows_left) as row:
+                    of(AttentionRow, QueryBlock(lead, bind(first + row), int64(1)))
+                with builder.Else():
+                    of(AttentionBlock, QueryBlock(lead, first, rows_left))
 
         with tasks_of(tasks, shared, begin, end) as task:
             first = bind(divide(task * int64(units), tasks))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import Expr
+from tvm.tirx.script.builder import ir as builder
 
 from kiln.kernels.cpu.attention_nests import Attention
 from kiln.kernels.cpu.epilogue import Epilogue
@@ -64,11 +65,31 @@ class AttentionBlock:
         self.here = {axis.var: index for axis, index in zip(axes, block.lead, strict=True)}
         pairs = zip(attention.places[:-1], block.lead, strict=True)
         self.there = {axis.var: index for axis, index in pairs if axis is not None}
-        self.panels = bind(divide(self.count + int64(self.tile.columns - 1), self.tile.columns))
+        self.panels = self._tiles(self.tile.columns)
         self.value_step = attention.values.strides[attention.weighted.reduced[0].var]
         self.column_step = attention.values.strides[attention.column.var]
         lanes, two = self.tile.lanes, self.tile.vectors
         self.vectors = [(number * lanes, lanes) for number in range(two)]
+
+    def _tiles(self, size: int) -> Expr:
+        return bind(divide(self.count + int64(size - 1), size))
+
+    def _over_panels(self, visit: Callable[[Expr, int], None]) -> None:
+        """Call `visit(panel, width)` for each panel of queries; the width of a last one may be one vector.
+
+        The other vectors of a whole panel would be work for nothing.
+        """
+        size, lanes, queries = self.tile.columns, self.tile.lanes, self.attention.sizes[0]
+        left = None if is_dynamic(queries) else int(queries) % self.form.queries % size
+        if lanes == size or (left is not None and not 0 < left <= lanes):
+            with serial(self.panels) as number:
+                visit(number, size)
+            return
+        wide = bind(divide(self.count + int64(size - 1 - lanes), size))
+        with serial(wide) as number:
+            visit(number, size)
+        with serial(self.panels - wide) as number:
+            visit(bind(wide + number), lanes)
 
     def at(self, name: str, offset: Expr) -> tuple[Any, list[Expr]]:
         """The element `offset` of a part of the scratch memory."""
@@ -136,49 +157,81 @@ class AttentionBlock:
         blocks(self.columns, self.tile.lanes, part)
 
     def scores(self, first_key: Expr, keys: Expr) -> None:
-        """Store the scores of `keys` keys as [key][query], and the greatest score of each query."""
-        attention, tile = self.attention, self.tile
-        queries, keys_all = attention.sizes
-        start = bind(attention.keys.offset(self.here))
-        step = int64(attention.keys.strides[self.key])
+        """Store the scores of `keys` keys as [key][query], and the greatest score of each query.
+
+        The last tile has keys of the tile before it where fewer than a tile's are left: rows of a tile are
+        then a constant apart, and their addresses take one register.
+        """
+        tile, key_step = self.tile, int64(self.attention.keys.strides[self.key])
+        start = bind(self.attention.keys.offset(self.here) + first_key * key_step)
         memory, base = self.memory["queries"]
-        with serial(divide(keys + int64(tile.rows - 1), tile.rows)) as block, serial(self.panels) as panel:
-            rows = [bind(first_key + block * int64(tile.rows) + int64(row)) for row in range(tile.rows)]
-            rows = [bind(tirx.min(row, int64(keys_all) - int64(1))) for row in rows]
-            bases = [bind(start + row * step) for row in rows]
-            first_column = bind(panel * int64(tile.columns))
-            first_query = bind(base + first_column * int64(self.width))
-            key_rows = RowOperand(self.data[1], bases, attention.keys.strides[self.depth])
-            packed_queries = PanelOperand(memory, first_query, tile.columns)
-            sums = tile_sums(self.width, key_rows, packed_queries, self.vectors, self.tile.left_steps)
-            for number, (offset, lanes) in enumerate(self.vectors):
-                top = registers([lanes], "float32")
+        left = self.attention.sizes[1]
+        left = 1 if is_dynamic(left) else int(left) % self.form.keys  # keys of the last block
+
+        def panel_scores(panel: Expr, width: int) -> None:
+            vectors = [item for item in self.vectors if item[0] < width]
+            column = bind(panel * int64(tile.columns))
+            queries = PanelOperand(memory, bind(base + column * int64(self.width)), tile.columns)
+
+            def tile_scores(key: Expr, rows: int) -> None:
+                first = bind(start + key * key_step)
+                bases = [first + int64(row) * key_step for row in range(rows)]
+                key_rows = RowOperand(self.data[1], bases, self.attention.keys.strides[self.depth])
+                sums = tile_sums(self.width, key_rows, queries, vectors, tile.left_steps)
+                self._store_scores(sums, vectors, column, first_key, key)
+
+            def tiles() -> None:
+                with serial(divide(keys + int64(tile.rows - 1), tile.rows)) as block:
+                    tile_scores(bind(tirx.min(block * int64(tile.rows), keys - int64(tile.rows))), tile.rows)
+
+            if not 0 < left < tile.rows:
+                tiles()
+                return
+            with builder.If(keys >= int64(tile.rows)):
+                with builder.Then():
+                    tiles()
+                with builder.Else(), serial(keys) as key:
+                    tile_scores(key, 1)
+
+        self._over_panels(panel_scores)
+
+    def _store_scores(
+        self, sums: Sequence[Sequence[Any]], vectors: Sequence[tuple[int, int]], first_column: Expr,
+        first_key: Expr, first_line: Expr,
+    ) -> None:  # fmt: skip
+        """Store `sums[key][vector]`, from query `first_column` and line `first_line` on, as scores.
+
+        `first_key`: the number of the key of line 0.
+        """
+        last_query = int64(self.attention.sizes[0]) - int64(1)
+        for number, (offset, lanes) in enumerate(vectors):
+            top = registers([lanes], "float32")
+            column = bind(first_column + int64(offset))
+            with vector(lanes) as lane:
+                store(top, [lane], self.read("greatest", column + lane))
+            for row, sums_of_key in enumerate(sums):
+                accumulator, line = sums_of_key[number], bind(first_line + int64(row))
                 with vector(lanes) as lane:
-                    store(top, [lane], self.read("greatest", first_column + int64(offset) + lane))
-                for row, key in enumerate(rows):
-                    accumulator = sums[row][number]
-                    with vector(lanes) as lane:
-                        query = tirx.min(
-                            self.first + first_column + int64(offset) + lane, int64(queries) - int64(1)
-                        )
-                        where = [*self.lead, query, key]
-                        store(accumulator, [lane], self.score.value(where, load(accumulator, [lane])))
-                    line = (block * int64(tile.rows) + int64(row)) * int64(self.form.queries)
-                    with vector(lanes) as lane:
-                        self.write(
-                            "scores", line + first_column + int64(offset) + lane, load(accumulator, [lane])
-                        )
-                    with vector(lanes) as lane:
-                        store(top, [lane], tirx.max(load(top, [lane]), load(accumulator, [lane])))
+                    query = tirx.min(self.first + column + lane, last_query)
+                    where = [*self.lead, query, first_key + line]
+                    store(accumulator, [lane], self.score.value(where, load(accumulator, [lane])))
                 with vector(lanes) as lane:
-                    self.write("greatest", first_column + int64(offset) + lane, load(top, [lane]))
+                    at = line * int64(self.form.queries) + column + lane
+                    self.write("scores", at, load(accumulator, [lane]))
+                with vector(lanes) as lane:
+                    store(top, [lane], tirx.max(load(top, [lane]), load(accumulator, [lane])))
+            with vector(lanes) as lane:
+                self.write("greatest", column + lane, load(top, [lane]))
 
     def weights(self, keys: Expr) -> None:
         """Turn scores into exponentials relative to the greatest; update sums and factors of the result."""
-        with serial(self.panels) as panel:
+
+        def panel_weights(panel: Expr, width: int) -> None:
             first_column = bind(panel * int64(self.tile.columns))
             accumulators = []
             for offset, lanes in self.vectors:
+                if offset >= width:
+                    break
                 used, sums_of_vector = registers([lanes], "float32"), registers([lanes], "float32")
                 column = bind(first_column + int64(offset))
                 with vector(lanes) as lane:
@@ -209,6 +262,8 @@ class AttentionBlock:
                 with vector(lanes) as lane:
                     self.write("sum", column + lane, load(sums_of_vector, [lane]))
 
+        self._over_panels(panel_weights)
+
     def values(self, first_key: Expr, keys: Expr) -> None:
         """Add the weighted values of `keys` keys to the result, scaled by its factors."""
         attention, rows = self.attention, self.form.rows
@@ -225,11 +280,12 @@ class AttentionBlock:
                 source, begin_packed = self.memory["values"]
                 packed.pack(self.data[2], bind(begin), size, source, begin_packed)
                 vectors, begin, step = packed.vectors(size), begin_packed, packed.tile.columns
-            with serial(divide(self.count + int64(rows - 1), rows)) as block:
+            columns = PanelOperand(source, bind(begin), step)
+
+            with serial(self._tiles(rows)) as block:
                 numbers = [bind(block * int64(rows) + int64(row)) for row in range(rows)]
                 bases = [bind(base + row) for row in numbers]
                 score_rows = RowOperand(memory, bases, self.form.queries, adjacent=True)
-                columns = PanelOperand(source, bind(begin), step)
                 sums = tile_sums(keys, score_rows, columns, vectors, self.tile.left_steps)
                 for row, row_sums in zip(numbers, sums, strict=True):
                     factor = bind(self.read("factor", row))
