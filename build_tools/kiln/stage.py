@@ -55,11 +55,12 @@ class Output(Flag):
     """A file that the stage writes, or a folder of `files`.
 
     In a name of `files`, `{model}` stands for the model's name. `listed`: a folder whose files only the stage
-    knows.
+    knows. `signed`: the command `kiln sign` rewrites the file, so it may differ from what the stage wrote.
     """
 
     files: tuple[str, ...] = ()
     listed: bool = False
+    signed: bool = False
 
 
 @dataclass(frozen=True)

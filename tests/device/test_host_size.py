@@ -81,6 +81,8 @@ def test_a_kernel_s_bytes_are_those_of_the_linked_image(make: Maker) -> None:
     functions = read_program(program).functions
     for kernel in figures["linked"]["kernels"]:
         assert functions[kernel["symbol"]] == kernel["bytes"]
+    program.write_bytes(program.read_bytes()[:1000])  # damaged since: it is linked again
+    assert size(bundle)[2] == figures
 
 
 def test_parameters_in_the_image_cost_flash_and_in_a_file_too(make: Maker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -19,6 +20,7 @@ from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.paths import cache_dir
 from kiln.scratch import scratch_folder
+from kiln.sources.cache import file_sha256
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 _OTHER_ABI = "different floating-point ABI"  # in the linker's message
@@ -56,26 +58,28 @@ def link(
 ) -> Path:
     """Compile and link `sources` with `libraries`, then `more` flags.
 
-    Returns the path of the program: `out`, with a hash of all inputs and the target's suffix. A program
-    linked earlier from equal inputs is reused, others of the name `out` are removed. Raises KilnError with
-    the compiler's first error.
+    Returns the path of the program: `out`, with a hash of all inputs, one of its content and the target's
+    suffix. A program linked earlier from equal inputs is reused, others of the name `out`, and a damaged one,
+    are removed. Raises KilnError with the compiler's first error.
     """
     work, name = out.parent, out.name
     command = toolchain.oldest_cpu_command(target)  # so that the program can report what the CPU lacks
     more = [*more, *program_flags(target)]
     key = _key([*command, *flags, *more, name], sources, include, libraries)
-    program = work / f"{name}-{key}{target.system.program}"
-    if program.is_file():
-        return program
+    suffix = target.system.program
+    kept = _kept(work, f"{name}-{key}", suffix)
+    if kept is not None:
+        return kept
     try:
         work.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".link-", dir=work) as folder:
-            made = Path(folder, f"{name}{target.system.program}")
+            made = Path(folder, f"{name}{suffix}")
             linked = [linkable(target, path, Path(folder)) for path in libraries]
             inputs = [*(f"-I{path}" for path in include), *map(str, [*sources, *linked]), *more]
             _run([*command, *flags, *inputs, "-o", str(made)], f"linking {name}", target)
             for older in work.glob(f"{name}-*"):
                 older.unlink()
+            program = work / f"{name}-{key}-{file_sha256(made)[:16]}{suffix}"
             os.replace(made, program)
     except OSError as error:
         raise KilnError(f"{work}: cannot write: {error.strerror or error}") from error
@@ -139,16 +143,27 @@ def common_objects(
     include = [f"-I{folder}" for folder in dict.fromkeys(header.parent for header in headers)]
     folder, objects = cache_dir() / "programs" / key, list[Path]()
     for source in sources:
-        objects.append(folder / f"{source.stem}.o")
-        if not objects[-1].is_file():
+        kept = _kept(folder, source.stem, ".o")
+        if kept is None:
             with scratch_folder("program") as work:
-                compiled = Path(work, objects[-1].name)
+                compiled = Path(work, f"{source.stem}.o")
                 compile_file([*command, *flags, *include], source, compiled)
+                kept = folder / f"{source.stem}-{file_sha256(compiled)[:16]}.o"
                 try:
-                    atomic_write(objects[-1], compiled.read_bytes())
+                    atomic_write(kept, compiled.read_bytes())
                 except KilnError:
                     return list(sources)
+        objects.append(kept)
     return objects
+
+
+def _kept(folder: Path, name: str, suffix: str) -> Path | None:
+    """The undamaged file of `folder` that is called `name`, a hash of its content and `suffix`, if any."""
+    for path in folder.glob(f"{name}-*{suffix}"):
+        with contextlib.suppress(OSError):
+            if path.name == f"{name}-{file_sha256(path)[:16]}{suffix}":
+                return path
+    return None
 
 
 def _key(

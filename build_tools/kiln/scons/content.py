@@ -13,8 +13,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,8 @@ class Content:
             status = os.stat(path)  # noqa: PTH116  (a hundred of these at each start)
         except OSError:
             return None
+        if stat.S_ISDIR(status.st_mode):
+            return None
         state = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
         with self._lock:
             cached = self._in_this_build.get(path) or self._stored.get(path)
@@ -68,7 +72,7 @@ class Content:
         if path.startswith(self._outputs):
             with self._lock:
                 self._in_this_build[path] = [signature, state]
-        if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED_NS:
+        if _is_settled(state):
             with self._lock:
                 self._stored[path] = [signature, state]
                 self._unsaved = True
@@ -76,9 +80,18 @@ class Content:
 
     def save(self) -> None:
         """Store the signatures. A full disk is ignored: the next build then reads the files again."""
+        for path, (signature, state) in self._in_this_build.items():
+            if _is_settled(state):  # by now: a change after this build gives it a new time
+                self._stored[path] = [signature, state]
+                self._unsaved = True
         if self._unsaved:
             with contextlib.suppress(KilnError):
                 atomic_write(self._path, json.dumps(self._stored))
+
+
+def _is_settled(state: Sequence[int]) -> bool:
+    """Whether the times of a file, the last two of `state`, are so old that a change now gives new ones."""
+    return time.time_ns() - max(state[2:]) > _SETTLED_NS
 
 
 def _stored_in(path: Path) -> dict[str, list[Any]]:

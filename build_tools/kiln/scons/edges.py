@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kiln.config import canonical_json, stage_config
 from kiln.config.dims import Bucket
 from kiln.errors import KilnError
-from kiln.files import atomic_write, read_json, write_json
+from kiln.files import atomic_write, json_text, read_json, write_json
 from kiln.scons import digest
 from kiln.scons.model_build import ModelBuild
 from kiln.scons.session import session
@@ -39,13 +40,12 @@ def chosen_buckets(unit: ModelBuild) -> Mapping[str, Sequence[Bucket]]:
     return _buckets[unit.name]
 
 
-def _choice(unit: ModelBuild) -> dict[str, dict[str, list[dict[str, int]]]]:
+def _choice(unit: ModelBuild) -> dict[str, Any]:
     folder = unit.of_model / "edges"
     key, chosen_file = _key(unit), folder / "chosen.json"
-    if chosen_file.is_file():
-        before = read_json(chosen_file)
-        if before.get("key") == key:
-            return dict(before)
+    before = _kept(chosen_file)
+    if before.get("key") == key:
+        return before
     for name in ("fetch", "edges"):
         atomic_write(folder / f"{name}.config.json", canonical_json(stage_config(unit.model, name)))
     source, out = folder / f"source.{unit.model.format}", folder / "edges.json"
@@ -63,10 +63,24 @@ def _choice(unit: ModelBuild) -> dict[str, dict[str, list[dict[str, int]]]]:
         graph = cut_graph
     table = _run(unit, EdgesStage(config=folder / "edges.config.json", source=graph, out=out))
     print(table, end="", flush=True)
-    write_json(chosen_file, {**read_json(out), "key": key, "table": table})
+    choice = {**read_json(out), "key": key, "table": table}
+    write_json(chosen_file, {**choice, "digest": _digest(choice)})
     source.unlink()
     graph.unlink(missing_ok=True)
-    return dict(read_json(chosen_file))
+    return choice
+
+
+def _kept(chosen_file: Path) -> dict[str, Any]:
+    """The choice in the file; empty where there is none, or it is damaged."""
+    try:
+        choice = dict(read_json(chosen_file))
+        return choice if choice.pop("digest") == _digest(choice) else {}
+    except (KilnError, KeyError, TypeError, ValueError):
+        return {}
+
+
+def _digest(choice: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json_text(choice).encode()).hexdigest()
 
 
 def _key(unit: ModelBuild) -> str:

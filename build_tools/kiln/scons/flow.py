@@ -302,8 +302,6 @@ def declare_bundle(unit: ModelBuild) -> BundleNodes:
         unit.subject,
     )
 
-    # The manifest lists every file of the bundle: when one is missing, the bundle is built again.
-    listing.check(unit.bundle, unit.bundle / "manifest.json")
     stage = declare(
         of_target.BundleStage(
             limits=unit.limits,
@@ -323,6 +321,8 @@ def declare_bundle(unit: ModelBuild) -> BundleNodes:
         ),
         unit.subject,
         model=unit.name,
+        # The manifest lists every file of the bundle: when one is missing, the bundle is built again.
+        always=not listing.is_complete(unit.bundle, unit.bundle / "manifest.json"),
     )
     return BundleNodes(stage.out, stage.archive, plan, page)
 

@@ -27,6 +27,8 @@ from pathlib import Path
 import SCons.Node.FS
 import SCons.SConsign
 
+from kiln.errors import KilnError
+
 _COMPLETE = "made "  # prefix of lines for complete outputs; lines without it name outputs that were started
 _SIGNATURES = "signatures "  # prefix of the first line
 
@@ -37,7 +39,11 @@ class Journal:
     def __init__(self, work: Path) -> None:
         work.mkdir(parents=True, exist_ok=True)
         self.path = work / "journal"
+        self.interrupted: list[str] = []  # outputs of a killed build, which are made again
         self._first_line = threading.Lock()  # stages start in several threads
+        for path in (work / "lock", self.path):
+            if path.is_dir():
+                raise KilnError(f"{path}: a folder, where the build writes a file: remove it")
         self.lock = os.open(work / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -84,6 +90,7 @@ class Journal:
             if not is_complete:
                 discard(Path(output))
             _forget(output)
+        self.interrupted = list(completed)
 
 
 def _signatures() -> str:

@@ -25,14 +25,10 @@ def _entry(folder: Path, file: Path) -> dict[str, Any]:
     }
 
 
-def check(folder: Path, path: Path) -> None:
-    """Remove the list `path` when a listed file is missing or has another size: then the stage runs again."""
+def is_complete(folder: Path, path: Path) -> bool:
+    """Whether all files in the list `path` are in `folder`, with their sizes; False without a list."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["files"]
-        is_complete = all((folder / entry["name"]).stat().st_size == entry["bytes"] for entry in entries)
-    except FileNotFoundError:
-        is_complete = False
+        return all((folder / entry["name"]).stat().st_size == entry["bytes"] for entry in entries)
     except (OSError, ValueError, KeyError, TypeError):
-        is_complete = False
-    if not is_complete:
-        path.unlink(missing_ok=True)
+        return False

@@ -22,6 +22,7 @@ from kiln.scons.jobs import Places
 from kiln.scons.journal import Journal
 from kiln.scons.options import BUNDLES
 from kiln.scons.server import StageServer
+from kiln.scons.written import Written
 
 BUILD = "build"
 _EXTRA_STAGES = 4  # stages more than workers, so that no worker waits for the files of its next stage
@@ -42,7 +43,9 @@ class Session:
         content = Content(Path(self.work, "signatures.json"), BUILD)
         self.env.Decider(content.changed)
         SetOption("max_drift", -1)  # else SCons compares files older than two days by whole seconds only
+        self.written = Written(Path(self.work, "outputs.json"), content)
         atexit.register(content.save)
+        atexit.register(self.written.save)  # runs first, and computes signatures
         self.declared: dict[str, list[Any]] = {}
         self.console = Console()
         self.server = StageServer()
@@ -85,6 +88,7 @@ class Session:
     def journal(self) -> Journal:
         """The journal of the build folder; the first access waits for other builds in that folder."""
         journal = Journal(Path(self.work))
+        self.written.forget(journal.interrupted)
         self.server.scratch.recover(Path(self.work, "scratch"))
         return journal
 

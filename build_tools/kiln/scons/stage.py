@@ -13,6 +13,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from kiln import doing, limits, unforeseen
 from kiln.config.model import StageLimits
 from kiln.errors import INTERRUPTED, KilnError
 from kiln.files import atomic_write
-from kiln.scons import digest, failure, listing, times
+from kiln.scons import digest, failure, listing, times, written
 from kiln.scons.cache import Entry, files_of
 from kiln.scons.failure import StageFailed
 from kiln.scons.farm import stages as farm
@@ -62,10 +63,11 @@ def declare(
     output_paths = [*outputs, *([listed] if listed else []), *markers]
     if output_paths[0] in current.declared:
         return stage
-    if listed and folder:
-        listing.check(Path(folder), Path(listed))
     inputs = [node for path in _inputs(stage) for node in nodes(path)]
     node = StageNode(stage, subject, [*inputs, *more], outputs, folder, listed, markers, dry_run_text)
+    node = replace(
+        node, damaged=current.written.damaged(node.unsigned())
+    )  # SCons removes them before the run
     env = current.env
     recipe = env.Value(" ".join([node.name, *stage.words(silent=False), digest.of_stage(node.name)]))
     command_nodes = env.Command(
@@ -77,7 +79,8 @@ def declare(
     env.NoCache(command_nodes)  # SCons would restore the declared files of a folder and no others
     if first is not None:
         env.Requires(command_nodes, nodes(first))
-    if always:
+    lacks_files = listed and folder and not listing.is_complete(Path(folder), Path(listed))
+    if always or node.damaged or lacks_files:
         env.AlwaysBuild(command_nodes)
     if folder:
         env.Clean(command_nodes[0], current.folder(folder))
@@ -142,16 +145,23 @@ def text_file(path: Path, text: str) -> Path:
     current = session()
     if str(path) not in current.declared:
         action = current.env.Action(_write, strfunction=None)
-        file_nodes = current.env.Command(current.file(str(path)), current.env.Value(text), action)
+        damaged = current.written.damaged([str(path)])
+        value = current.env.Value(text)
+        file_nodes = current.env.Command(current.file(str(path)), value, action, KILN_DAMAGED=damaged)
+        if damaged:
+            current.env.AlwaysBuild(file_nodes)
         current.declared[str(path)] = list(current.env.NoCache(file_nodes))
     return path
 
 
 def _write(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
     try:
-        session().journal.begin([str(target[0])])
-        atomic_write(str(target[0]), source[0].read())
-        session().journal.end([str(target[0])])
+        current, path = session(), str(target[0])
+        current.journal.begin([path])
+        written.warn(env["KILN_DAMAGED"])
+        atomic_write(path, source[0].read())
+        current.journal.end([path])
+        current.written.add([path])
     except (KilnError, OSError) as error:
         raise StageFailed(f"kiln: error: {error}", target) from None
 
@@ -175,6 +185,7 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
     try:
         output_paths = [str(node) for node in target] + ([stage.folder] if stage.folder else [])
         current.journal.begin(output_paths)
+        written.warn(stage.damaged)
         restored, begun = entry is not None and entry.restore(), time.monotonic()
         run = current.console.start(f"{title}, from the cache" if restored else title)
         if not restored:
@@ -191,6 +202,7 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
         if entry is not None and not restored:
             entry.store()
         current.journal.end(output_paths)
+        current.written.add(stage.unsigned())
         if not restored:
             seconds = time.monotonic() - begun
             times.record(

@@ -26,6 +26,8 @@ Methods with a model also take the options of the command line: `byoc`, `precisi
 from __future__ import annotations
 
 import functools
+import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -55,10 +57,16 @@ def one_line(method: Callable[..., Any]) -> Callable[..., Any]:
             line = str(error)
         except OSError as error:  # the build folder cannot be read or written
             line = error_text(error)
-        except TypeError as error:  # raised by SCons for a file where it needs a folder
-            if "found where directory expected" not in str(error):
+        except (
+            TypeError
+        ) as error:  # raised by SCons for a file where it needs a folder, or a folder for a file
+            found = re.match(r"(File|Directory) (.*) found where (?:file|directory) expected", str(error))
+            if found is None:
                 raise
-            line = str(error).rstrip(".")
+            kinds = ("file", "folder") if found[1] == "File" else ("folder", "file")
+            line = "{}: a {}, where the build writes a {}: remove it".format(
+                os.path.relpath(found[2]), *kinds
+            )
         print(f"kiln: error: {line}", file=sys.stderr)
         sys.exit(2)
 

@@ -139,7 +139,7 @@ class ImageStage(Stage, spec=StageSpec("image", "kiln.emit.image", cached=True))
     plan: Annotated[Path, Input("folder of the plan stage")]
     source: Annotated[Path, Input("folder of the emit-source stage")]
     objects: Annotated[Path, Input("folder of the emit-objects stage")]
-    out: Annotated[Path, Output("the image")]
+    out: Annotated[Path, Output("the image", signed=True)]
     facts: Annotated[Path, Output("the image's figures: bytes, tables, alignment")]
 
 
@@ -224,4 +224,4 @@ class BundleStage(Stage, spec=StageSpec("bundle", "kiln.emit.bundle", cached=Tru
         Path,
         Output("the bundle's folder", files=("manifest.json", "lib/lib{model}.a", "include/{model}.h")),
     ]
-    archive: Annotated[Path, Output("the bundle as .tar.gz")]
+    archive: Annotated[Path, Output("the bundle as .tar.gz", signed=True)]

@@ -162,7 +162,7 @@ def _times_of(races: Sequence[_Race], bench: Bench | None, cpu: str | None, path
 
     Times that the file `path` lacks are measured on `bench` and stored there; without a bench they are None.
     """
-    stored: dict[str, Any] = read_json(path) if path.is_file() else {}
+    stored = _stored_in(path)
 
     def entry(digest: str) -> Any:
         by_cpu = stored.get(digest, {})
@@ -192,6 +192,15 @@ def _times_of(races: Sequence[_Race], bench: Bench | None, cpu: str | None, path
     return {
         race.subgraph.key: {name: entry(digest) for name, digest in race.digests.items()} for race in races
     }
+
+
+def _stored_in(path: Path) -> dict[str, Any]:
+    """The times of earlier builds; none, with a line that says so, where the file is damaged."""
+    try:
+        return dict(read_json(path)) if path.is_file() else {}
+    except (KilnError, TypeError, ValueError) as error:
+        print(f"{error}: the subgraphs are timed again")
+        return {}
 
 
 def _fastest(times: Mapping[str, Any]) -> str:

@@ -29,6 +29,9 @@ def test_what_no_model_changes_is_compiled_once(tmp_path: Path, monkeypatch: pyt
     (header.parent / "resnet.h").write_text("a model's own header\n")
     assert common_objects(target, [source], ["-O1"], [header]) == [made]
     assert made.stat().st_mtime_ns == time
+    whole = made.read_bytes()
+    made.write_bytes(whole[:-1] + b"x")
+    assert common_objects(target, [source], ["-O1"], [header]) == [made] and made.read_bytes() == whole
     found = {made, *common_objects(target, [source], ["-O2"], [header])}
     found |= set(common_objects(load_target("aarch64"), [source], ["-O1"], [header]))
     header.write_text("#define SIZE 2\n")

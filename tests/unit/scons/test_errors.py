@@ -299,8 +299,11 @@ def test_a_full_disk_is_one_line(project: StandInProject) -> None:
     ("blocked", "told"),
     [
         ("build", "build: cannot be made: Not a directory; builds go to build/ of the current folder"),
-        ("build/.stages/models/resnet", "build/.stages/models/resnet found where directory expected"),
-        ("build/aarch64/resnet", "build/aarch64/resnet/manifest.json: Not a directory"),
+        (
+            "build/.stages/models/resnet",
+            "build/.stages/models/resnet: a file, where the build writes a folder: remove it",
+        ),
+        ("build/aarch64/resnet", "build/aarch64/resnet: a file, where the build writes a folder: remove it"),
     ],
 )
 def test_a_file_in_the_place_of_a_folder_is_one_line(tmp_path: Path, blocked: str, told: str) -> None:

@@ -102,6 +102,39 @@ def test_a_lost_file_is_made_again(built: StandInProject, lost: str) -> None:
     assert built.bundle_digest("aarch64/resnet") == before
 
 
+def test_damaged_files_are_made_again(built: StandInProject) -> None:
+    """A byte that changed is noticed; what a command rewrites, such as an archive that it signs, stays."""
+    before = built.bundle_digest("aarch64/resnet")
+    names = {
+        ".stages/models/resnet/import/interface.json": "import",
+        ".stages/models/resnet/golden/a.bin": "golden",
+        ".stages/aarch64/resnet/objects.list.json": "emit-objects",
+        ".stages/models/resnet/import.json": "",
+        "aarch64/resnet/lib/libresnet.a": "bundle",
+    }
+    for number, name in enumerate(names):
+        path = built.folder / "build" / name
+        content = path.read_bytes()
+        path.write_bytes([b"", content[: len(content) // 2], bytes(len(content))][number % 3])
+    assert built.scons(*RESNET, "-q").returncode == 1
+    done = built.scons(*RESNET)
+    assert done.returncode == 0
+    assert {line.split()[0] for line in built.ran()} == {name for name in names.values() if name}
+    told = [line.partition(": changed")[0] for line in done.stderr.splitlines()]
+    assert sorted(told) == sorted(f"kiln: warning: build/{name}" for name in names)
+    assert built.bundle_digest("aarch64/resnet") == before and built.build(*RESNET) == []
+    archive = built.folder / "build/aarch64/resnet.tar.gz"
+    archive.write_bytes(b"signed")
+    assert built.build(*RESNET) == [] and archive.read_bytes() == b"signed"
+    for name in ("journal", "models/resnet/golden.list.json"):
+        path = built.folder / "build/.stages" / name
+        path.unlink(missing_ok=True)
+        path.mkdir()
+        line = f"kiln: error: build/.stages/{name}: a folder, where the build writes a file: remove it\n"
+        assert built.scons(*RESNET).stderr == line
+        path.rmdir()
+
+
 def test_dump_adds_the_dumps_and_changes_nothing_else(built: StandInProject) -> None:
     before = built.bundle_digest("aarch64/resnet")
     ran = built.build(*RESNET, "dump=1")

@@ -13,6 +13,8 @@ import pytest
 import SCons.SConsign
 import SCons.Warnings
 from kiln.errors import KilnError
+from kiln.files import write_json
+from kiln.scons import edges
 from kiln.scons.content import Content
 from kiln.scons.signatures import store_signatures
 from scons_real import ROOT
@@ -102,3 +104,15 @@ def test_a_full_disk_when_signatures_are_saved(tmp_path: Path) -> None:
     cause = "cannot write the signatures of the build: No space left on device"
     assert (done.returncode, done.stderr) == (2, f"kiln: error: sconsign.dblite: {cause}\n")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_choice_of_buckets_is_made_again(tmp_path: Path) -> None:
+    path, choice = tmp_path / "chosen.json", {"key": "k", "buckets": {"rows": [{"pad": 4}]}}
+    write_json(path, {**choice, "digest": edges._digest(choice)})
+    assert edges._kept(path) == choice
+    whole = path.read_text()
+    for damaged in ("", whole[:30], "[1]", "{}", whole.replace("4", "5")):
+        path.write_text(damaged)
+        assert edges._kept(path) == {}
+    path.unlink()
+    assert edges._kept(path) == {}
