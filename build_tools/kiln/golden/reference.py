@@ -28,7 +28,7 @@ from kiln import doing
 from kiln.arrays import Array
 from kiln.errors import KilnError
 from kiln.frontend.onnx.half_types import half_types
-from kiln.frontend.onnx.plain_session import plain_session
+from kiln.frontend.onnx.plain_session import is_newer, plain_session
 from kiln.frontend.quiet import quiet_stderr
 from kiln.frontend.tflite.control import runnable
 from kiln.frontend.tflite.files import has_stablehlo_control, rounds_activations
@@ -143,30 +143,43 @@ def _opset_remedy(path: Path) -> str:
 class OnnxRuntime(Reference):
     """ONNX Runtime on one CPU thread, with every graph optimisation off.
 
-    ONNX's own evaluator replaces it for a model with inputs or outputs of types that NumPy lacks.
+    ONNX's own evaluator replaces it for a model with inputs or outputs of types that NumPy lacks, and for one
+    with operators that are newer than ONNX Runtime.
     """
 
     _evaluate: Callable[[Sequence[Array]], list[Array]]
 
     def __init__(self, path: Path) -> None:
-        import onnxruntime
-
         self.graph = onnx.load(path, load_external_data=False)
         self.has_dynamic_sizes = any(
             not dim.HasField("dim_value")
             for value in self.graph.graph.input
             for dim in value.type.tensor_type.shape.dim
         )
-        if needs_evaluator(self.graph):
-            self._evaluate = evaluator(onnx.load(path))
-            self.precision = _coarsest(half_types(self.graph))
-            self.about = {"name": "onnx", "version": onnx.__version__, "settings": {"evaluator": "NumPy"}}
-            return
-        own_parts = onnx_parts(path, self.graph, lambda content: _by_name(plain_session(content)))
+        self.precision = _coarsest(half_types(self.graph))
+        if not needs_evaluator(self.graph):
+            try:
+                self._open_session(path, self.graph)
+                return
+            except KilnError:
+                raise
+            except Exception:  # ONNX Runtime raises exception types of its own
+                if not is_newer(self.graph):
+                    raise
+        self._use_evaluator(path)
+
+    def _use_evaluator(self, path: Path) -> None:
+        self._evaluate = evaluator(onnx.load(path))
+        self.about = {"name": "onnx", "version": onnx.__version__, "settings": {"evaluator": "NumPy"}}
+
+    def _open_session(self, path: Path, graph: onnx.ModelProto) -> None:
+        import onnxruntime
+
+        own_parts = onnx_parts(path, graph, lambda content: _by_name(plain_session(content)))
         if own_parts is not None:
             self._evaluate = own_parts.run
         else:
-            exact = exact_content(path, self.graph)
+            exact = exact_content(path, graph)
             session = plain_session(
                 str(path) if exact is None else exact, folder=path.parent if exact else None
             )
@@ -174,7 +187,6 @@ class OnnxRuntime(Reference):
             self._evaluate = lambda inputs: session.run(
                 None, {name: np.asarray(value) for name, value in zip(names, inputs, strict=True)}
             )
-        self.precision = _coarsest(half_types(self.graph))
         self.about = {
             "name": "onnxruntime",
             "version": onnxruntime.__version__,
@@ -184,6 +196,12 @@ class OnnxRuntime(Reference):
     def _run(self, inputs: Sequence[Array]) -> list[Array]:
         # NumPy's functions return plain numbers in place of tensors without axes.
         arrays = [np.asarray(value) for value in inputs]
+        try:
+            return [np.asarray(value) for value in self._evaluate(arrays)]
+        except Exception:  # some types of newer operators are refused in the first run only
+            if self.about["name"] == "onnx" or self.graph is None or not is_newer(self.graph):
+                raise
+        self._use_evaluator(self.path)
         return [np.asarray(value) for value in self._evaluate(arrays)]
 
 

@@ -81,8 +81,8 @@ def test_factors_and_biases_of_products(tmp_path: Path, product: str) -> None:
     assert rounded(net)[0] > LEAST_DB
 
 
-@pytest.mark.parametrize("opset", [8, 11])
-def test_early_operator_sets(tmp_path: Path, opset: int) -> None:
+@pytest.mark.parametrize("opset", [8, 11, onnx.defs.onnx_opset_version()])
+def test_early_and_new_operator_sets(tmp_path: Path, opset: int) -> None:
     text = "(float[3,8] x) => (float[3,6] y) <float[8,6] w, float[6] b> { a = Gemm(x, w, b) y = Relu(a) }"
     assert rounded(save(tmp_path / "net.onnx", text, opset))[0] > LEAST_DB
 

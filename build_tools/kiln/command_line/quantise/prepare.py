@@ -1,10 +1,11 @@
 """A float ONNX file in the form that onnxruntime.quantization rounds right.
 
-That is one file, in float32, of operator set 13 or later, whose products have no factors. Weights of other
-files become part of it. Tensors of 16 bits become float32: ONNX Runtime, which computes in float32, would put
-Casts between weights and products, and such weights are not rounded. Scales for each channel are of operator
-set 13. Of a Gemm, `alpha` and `beta` become part of its constants, and a bias that differs from row to row
-becomes an Add: the quantiser counts `beta` twice, and takes a bias for one value for each channel.
+That is one file, in float32, of operator set 13 or later, but no later than ONNX Runtime knows, whose
+products have no factors. Weights of other files become part of it. Tensors of 16 bits become float32: ONNX
+Runtime, which computes in float32, would put Casts between weights and products, and such weights are not
+rounded. Scales for each channel are of operator set 13. Of a Gemm, `alpha` and `beta` become part of its
+constants, and a bias that differs from row to row becomes an Add: the quantiser counts `beta` twice, and
+takes a bias for one value for each channel.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from kiln.arrays import Array
 from kiln.command_line.quantise.graphs import OnnxGraph, attribute
 from kiln.errors import KilnError
 from kiln.frontend.onnx.half_types import compute_in_float32, half_types
+from kiln.frontend.onnx.plain_session import made_older
 
 _LEAST_OPSET = 13  # the first whose DequantizeLinear has a scale for each channel
 _MOST_BYTES = (1 << 31) - (1 << 20)  # of a file of protobuf, which the names and nodes are a part of
@@ -35,7 +37,7 @@ def prepared_source(source: Path, out: Path) -> Path:
     outside = [one for one in model.graph.initializer if one.data_location == TensorProto.EXTERNAL]
     _check_size(source, outside)
     onnx.load_external_data_for_model(model, str(source.parent))
-    changed = bool(outside)
+    changed = made_older(model) or bool(outside)
     opset = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), _LEAST_OPSET)
     if half_types(model) or opset < _LEAST_OPSET:
         model = inliner.inline_local_functions(model)

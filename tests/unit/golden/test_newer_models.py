@@ -1,0 +1,55 @@
+"""Models of newer formats and operators than ONNX Runtime loads, as onnx writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from kiln.arrays import Array
+from kiln.golden.reference import open_reference
+from onnx import TensorProto, helper
+
+X = np.array([[-3, -0.5, 2, 7]], "f4")
+
+
+def _saved(path: Path, node: onnx.NodeProto, **weights: Array) -> onnx.ModelProto:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, None)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    stored = [onnx.numpy_helper.from_array(value, name) for name, value in weights.items()]
+    model = helper.make_model(helper.make_graph([node], "g", [x], [y], stored))
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    return model
+
+
+@pytest.mark.parametrize("op, options, want, name", [
+    ("Mul", {}, X * [2, -3, 4, 5], "onnxruntime"),
+    ("Mod", {}, np.mod(X, [2, -3, 4, 5]), "onnx"),  # ONNX Runtime fails when it runs
+    ("Mod", {"fmod": 1}, np.fmod(X, [2, -3, 4, 5]), "onnxruntime"),
+])  # fmt: skip
+def test_newest_versions(op: str, options: dict[str, Any], want: Array, name: str, tmp_path: Path) -> None:
+    node = helper.make_node(op, ["x", "w"], ["y"], **options)
+    _saved(tmp_path / "m.onnx", node, w=np.array([2, -3, 4, 5], "f4"))
+    reference = open_reference(tmp_path / "m.onnx")
+    [got] = reference.run([X])
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    assert reference.about["name"] == name
+
+
+def test_operators_that_onnx_runtime_lacks(tmp_path: Path) -> None:
+    _saved(tmp_path / "m.onnx", helper.make_node("SpaceToDepth", ["x"], ["y"], blocksize=2, mode="CRD"))
+    reference = open_reference(tmp_path / "m.onnx")
+    [got] = reference.run([X.reshape(1, 1, 2, 2)])
+    assert got.ravel().tolist() == X.ravel().tolist() and reference.about["name"] == "onnx"
+
+
+def test_onnx_runtime_still_refuses_the_newest_format(tmp_path: Path) -> None:
+    """If this fails, `_FORMAT` and `_OPERATORS` in frontend/onnx/plain_session.py can be raised, or go."""
+    model = _saved(tmp_path / "m.onnx", helper.make_node("Relu", ["x"], ["y"]))
+    for versions in ({"ir_version": 14, "opset": 26}, {"ir_version": 13, "opset": 27}):
+        model.ir_version, model.opset_import[0].version = versions["ir_version"], versions["opset"]
+        with pytest.raises(Exception, match=r"IR version|Opset 27"):
+            onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
