@@ -18,7 +18,6 @@ import functools
 import gc
 import inspect
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from typing import Any
 import forked
 import pytest
 import yaml
+from kiln.scratch import scratch_folder
 
 HERE = Path(__file__).resolve().parent
 BUDGETS = yaml.safe_load((HERE / "budgets.yaml").read_text(encoding="utf-8"))
@@ -57,14 +57,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Collect garbage rarely; let started programs import kiln; make the shared cache of stages."""
+    """Collect garbage rarely; let started programs import kiln; make the folders that all processes share.
+
+    Temporary files of tests, and of processes that they kill, are in a folder that is removed at the end.
+    Those of failed tests, which pytest keeps, are not.
+    """
     gc.set_threshold(*_COLLECT)
     paths = [str(HERE.parent / "build_tools"), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(os.pathsep.join(paths).split(os.pathsep)))
     if not hasattr(config, "workerinput"):
-        folder = tempfile.mkdtemp(prefix="kiln-test-stages-")
-        os.environ["KILN_TEST_STAGES"] = folder
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+        held = scratch_folder("tests")
+        folder = held.__enter__()
+        config.add_cleanup(functools.partial(held.__exit__, None, None, None))
+        tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
+        os.environ["KILN_TEST_STAGES"] = tempfile.mkdtemp(prefix="kiln-stages-")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -25,36 +25,46 @@ def scratch_folder(name: str) -> Iterator[Path]:
     releases however the process ends: folders that nobody holds are removed here. Raises OSError if no
     folder can be made, and KilnError in place of what a library raises where the disk is full.
     """
-    remove_abandoned()
-    temporary, lock = _locked_folder(name)
+    folder, lock = locked_folder(name)
     try:
-        with temporary as folder:
-            try:
-                yield Path(folder)
-            except KilnError:
-                raise
-            except Exception as error:  # of libraries that read what they could not write whole
-                full = full_disk([Path(folder)])  # now, as the folder's own files are about to go
-                if full is None:
-                    raise
-                raise KilnError(full) from error
+        yield folder
+    except KilnError:
+        raise
+    except Exception as error:  # of libraries that read what they could not write whole
+        full = full_disk([folder])  # now, as the folder's own files are about to go
+        if full is None:
+            raise
+        raise KilnError(full) from error
     finally:
+        remove(folder)
         os.close(lock)
 
 
-def _locked_folder(name: str) -> tuple[tempfile.TemporaryDirectory[str], int]:
-    """A new folder and the descriptor of its lock. One that another process takes for abandoned before it is
-    locked is replaced by another one."""
-    while True:
-        temporary = tempfile.TemporaryDirectory(prefix=f"kiln-{name}-", suffix=_ENDING)
+def locked_folder(name: str) -> tuple[Path, int]:
+    """A new folder as that of `scratch_folder`, and the descriptor of its lock; the caller removes it.
+
+    Folders that nobody holds are removed. Raises OSError if no folder can be made.
+    """
+    remove_abandoned()
+    while True:  # until no other process takes the new folder for an abandoned one before it is locked
+        folder = Path(tempfile.mkdtemp(prefix=f"kiln-{name}-", suffix=_ENDING))
         with contextlib.suppress(FileNotFoundError):
-            lock = os.open(temporary.name, os.O_RDONLY)
+            lock = os.open(folder, os.O_RDONLY)
             with contextlib.suppress(OSError):  # file systems without locks: nobody removes it
                 fcntl.flock(lock, fcntl.LOCK_SH)
-            if Path(temporary.name).exists():
-                return temporary, lock
+            if folder.exists():
+                return folder, lock
             os.close(lock)
-        temporary.cleanup()
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder with all that is in it, as far as the system allows."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():  # it has folders that nobody may write to
+        for parent, _, _ in os.walk(folder):
+            with contextlib.suppress(OSError):
+                os.chmod(parent, 0o700)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_abandoned() -> None:
@@ -67,6 +77,6 @@ def remove_abandoned() -> None:
             lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while a process holds it
-                shutil.rmtree(folder, ignore_errors=True)
+                remove(folder)
             finally:
                 os.close(lock)

@@ -65,16 +65,15 @@ def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(
     """Another process may take a folder for abandoned that this one has made and not locked yet."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     made: list[str] = []
-    make = tempfile.TemporaryDirectory
+    make = tempfile.mkdtemp
 
-    def make_and_lose(**names: str) -> tempfile.TemporaryDirectory[str]:
-        folder = make(**names)
-        made.append(folder.name)
+    def make_and_lose(**names: str) -> str:
+        made.append(make(**names))
         if len(made) == 1:
-            Path(folder.name).rmdir()
-        return folder
+            Path(made[0]).rmdir()
+        return made[-1]
 
-    monkeypatch.setattr(tempfile, "TemporaryDirectory", make_and_lose)
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose)
     with scratch_folder("new") as folder:
         assert [str(folder)] == made[1:] and folder.is_dir()
     assert not any(tmp_path.iterdir())
@@ -126,8 +125,7 @@ def test_a_build_of_a_command_ends_with_it(by: signal.Signals) -> None:
 
 def test_folders_for_temporary_files_are_scratch_folders() -> None:
     """Folders of any other kind stay where a killed process has left them."""
-    # The folder of a build's stages is removed by the next build; Triton's worker runs without Kiln.
-    others = {"scratch.py", "build_scratch.py", "worker.py of triton"}
+    others = {"scratch.py", "worker.py of triton"}  # which runs without Kiln
     makers = re.compile(r"mkdtemp\((?!.*\bdir=)|TemporaryDirectory\((?!.*\bdir=)")
     found = set()
     for path in (ROOT / "build_tools" / "kiln").rglob("*.py"):

@@ -89,7 +89,6 @@ class Session:
         """The journal of the build folder; the first access waits for other builds in that folder."""
         journal = Journal(Path(self.work))
         self.written.forget(journal.interrupted)
-        self.server.scratch.recover(Path(self.work, "scratch"))
         return journal
 
 

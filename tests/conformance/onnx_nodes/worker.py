@@ -14,7 +14,6 @@ import os
 import resource
 import select
 import signal
-import tempfile
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
@@ -31,6 +30,7 @@ from kiln.frontend.options import ImportOptions
 from kiln.graph.pipeline import simplify
 from kiln.lower.pipeline import Lowering, lower
 from kiln.lower.steps import Steps
+from kiln.scratch import locked_folder, remove
 
 from ..emulated import Emulated, EndedError, memory_of, opened
 from ..fenced import Fenced
@@ -102,14 +102,14 @@ class _Child:
         self._current: _Key | None = None
         self._buffer, self.ended = b"", False
         self.pipe, write = os.pipe()
-        self._folder = tempfile.TemporaryDirectory(prefix="kiln-nodes-")  # outlives a crash of the process
+        self._folder, self._lock = locked_folder("nodes")  # outlives a crash of the process
         self._process = os.fork()
         if self._process == 0:
             os.close(self.pipe)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # TVM and LLVM write warnings
             try:
                 with os.fdopen(write, "w", buffering=1) as out:
-                    _Batch(batch, out, how, targets).run(Path(self._folder.name))
+                    _Batch(batch, out, how, targets).run(self._folder)
             except BaseException:
                 traceback.print_exc()
                 os._exit(1)
@@ -134,7 +134,8 @@ class _Child:
         """After the end: a crash of the case that was running, and the cases that did not run."""
         os.close(self.pipe)
         _, status = os.waitpid(self._process, 0)
-        self._folder.cleanup()
+        remove(self._folder)
+        os.close(self._lock)
         if not self._left:
             return [], []
         name, target = self._current or next(iter(self._left))

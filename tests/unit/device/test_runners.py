@@ -143,8 +143,11 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    def linked(command: list[str], _: str) -> None:
+        Path(command[command.index("-o") + 1]).touch()
+
     if moment == "link":
-        monkeypatch.setattr("kiln.toolchain.run", lambda *_: None)
+        monkeypatch.setattr("kiln.toolchain.run", linked)
         monkeypatch.setattr("os.replace", full)
         with pytest.raises(KilnError, match="cannot write: No space left on device"):
             link(load_target("x86_64"), [], [], tmp_path / "work" / "p")
