@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,20 @@ def test_onnx_probes(tmp_path: Path) -> None:
     assert names == ["y", "scaled", "positive", "left", "right"]
     assert np.array_equal(outputs[2], np.maximum(x * [1, -1, 2, 0.5], 0))
     assert np.array_equal(outputs[0], outputs[3] + outputs[4])
+
+
+def test_a_full_disk_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    network(tmp_path / "net.onnx")
+
+    def full(_: Any, path: str) -> None:
+        Path(path).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(onnx, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        run.compare_model("net.onnx", destination_of("x86_64", None))
+    assert [path for path in Path("build").rglob("*") if path.is_file()] == []
 
 
 def test_wrong_files(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ and after it the pair QuantizeLinear and DequantizeLinear, whose result the next
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from kiln.command_line.compare.run import (
     errors_of_inputs,
     errors_of_the_copy,
     golden_inputs,
+    new_folder,
 )
 from kiln.command_line.model_files import graph_of
 from kiln.command_line.running import Destination, RunningBundle, running
@@ -61,20 +61,20 @@ def compare_with_float(
     limit = MIN_SNR if min_snr is None else min_snr
     model = load_model(name)
     folder = WORK / destination.target.name / model.name
-    shutil.rmtree(folder, ignore_errors=True)
-    make_build_folder(folder / "float_model")
-    model, source = graph_of(model, folder, "compare --float", (".onnx",))
-    _, original = graph_of(load_model(float_name), folder / "float_model", "compare --float", (".onnx",))
-    probed, float_probed = folder / "probed.onnx", folder / "float.onnx"
-    ours = {probe.tensor for probe in write_probed(source, probed)}
-    probes = [probe for probe in write_probed(original, float_probed) if probe.tensor in ours]
-    if not probes:
-        raise KilnError(f"compare: {source} and {original} have no tensor of the same name; --float is the "
-                        "model that was quantised")  # fmt: skip
-    arrays = None if inputs is None else load_npz(inputs)
-    golden = None if arrays is None else golden_inputs(arrays, folder)
-    configuration_of(model, source, model.name, golden, folder)  # for the report
-    configuration = configuration_of(model, probed, f"{model.name}_probed", golden, folder)
+    with new_folder(folder):
+        model, source = graph_of(model, folder, "compare --float", (".onnx",))
+        make_build_folder(folder / "float_model")
+        _, original = graph_of(load_model(float_name), folder / "float_model", "compare --float", (".onnx",))
+        probed, float_probed = folder / "probed.onnx", folder / "float.onnx"
+        ours = {probe.tensor for probe in write_probed(source, probed)}
+        probes = [probe for probe in write_probed(original, float_probed) if probe.tensor in ours]
+        if not probes:
+            raise KilnError(f"compare: {source} and {original} have no tensor of the same name; --float is "
+                            "the model that was quantised")  # fmt: skip
+        arrays = None if inputs is None else load_npz(inputs)
+        golden = None if arrays is None else golden_inputs(arrays, folder)
+        configuration_of(model, source, model.name, golden, folder)  # for the report
+        configuration = configuration_of(model, probed, f"{model.name}_probed", golden, folder)
     with errors_of_inputs(inputs, arrays, folder), errors_of_the_copy(model, source, probed):
         built = build_copy(str(configuration), destination.named, **options)
     read_as = _results_of_pairs(onnx.load(str(probed)))

@@ -81,15 +81,14 @@ def compare_model(
     """
     model = load_model(name)
     folder = WORK / destination.target.name / model.name
-    shutil.rmtree(folder, ignore_errors=True)
-    make_build_folder(folder)
-    model, source = graph_of(model, folder, "compare", (".onnx", ".tflite"))
-    probed = folder / f"probed{source.suffix}"
-    probes = write_probed(source, probed)
-    arrays = None if inputs is None else load_npz(inputs)
-    golden = None if arrays is None else golden_inputs(arrays, folder)
-    plain = configuration_of(model, source, model.name, golden, folder)
-    with_probes = configuration_of(model, probed, f"{model.name}_probed", golden, folder)
+    with new_folder(folder):
+        model, source = graph_of(model, folder, "compare", (".onnx", ".tflite"))
+        probed = folder / f"probed{source.suffix}"
+        probes = write_probed(source, probed)
+        arrays = None if inputs is None else load_npz(inputs)
+        golden = None if arrays is None else golden_inputs(arrays, folder)
+        plain = configuration_of(model, source, model.name, golden, folder)
+        with_probes = configuration_of(model, probed, f"{model.name}_probed", golden, folder)
     with errors_of_inputs(inputs, arrays, folder):
         ran = _build_and_run(plain, destination, options)
     unknown = sorted(set(arrays or ()) - set(ran.inputs))
@@ -107,6 +106,19 @@ def compare_model(
         for row in sorted(tensors, key=lambda row: order.get(row.probe.tensor, len(order)))
     ]
     return Compared(model.name, destination.target.name, ran.runner, rows, ran.rows)
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[None]:
+    """Make the folder anew, for files that the block writes; remove it where one cannot be written."""
+    shutil.rmtree(folder, ignore_errors=True)
+    make_build_folder(folder)
+    try:
+        yield
+    except (OSError, KilnError) as error:
+        if isinstance(error, OSError) or isinstance(error.__cause__, OSError):  # such as a full disk
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 @contextmanager
