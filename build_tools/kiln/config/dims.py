@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
@@ -10,6 +11,11 @@ from kiln.config import sizes
 from kiln.config.check import PlacedError, Section
 from kiln.config.fields import Bytes, NotNegative, Positive
 from kiln.config.records import INT32_MAX, Record
+
+
+def key_of(symbol: str) -> str:
+    """The key in `dims` for a name in a model file: n for `N`, seq_len for `seq len`, empty for `?`."""
+    return re.sub(r"^[0-9_]+|_+$", "", re.sub("[^a-z0-9_]+", "_", symbol.lower()))
 
 
 class PadTo(Section):

@@ -95,9 +95,8 @@ def import_model(path: str | Path, options: ImportOptions) -> tuple[tvm.IRModule
                     f"{path}: {what} '{port.name}' axis {axis} is 0, allowed: 1 and more, or a dimension of "
                     "'dims' with min: 0"
                 )
-    used = {entry for port in imported.inputs for entry in port.shape if isinstance(entry, str)}
-    for dim in options.bucket or {}:
-        if dim not in used:
+    for dim in options.dims:
+        if dim not in options.used:
             input_names = ", ".join(f"'{port.name}'" for port in imported.inputs)
             raise KilnError(
                 f"{path}: dims.{dim}: no axis of an input is of this size; inputs: {input_names}; "

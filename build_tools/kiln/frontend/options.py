@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from kiln.config import sizes
 from kiln.config.boxes import Box
 from kiln.config.check import choices
-from kiln.config.dims import Segment
+from kiln.config.dims import Segment, key_of
 from kiln.config.model import Tensor
 from kiln.config.sizes import SizeExpr, substituted
 from kiln.config.slice_records import ImportConfig
@@ -44,6 +43,7 @@ class ImportOptions:
     bounds: the most elements or rows of each tensor whose size is in the data, by tensor.
     declared: the entries of the configuration for inputs, and for outputs, by name.
     every_node: whether attribute kiln.nodes lists all nodes of the file in order, or only a few per operator.
+    used: the dimensions that shapes of inputs have, which `bind_shape` adds.
     """
 
     name: str
@@ -55,6 +55,7 @@ class ImportOptions:
     every_node: bool = False
     bounds: Mapping[str, int] = field(default_factory=dict)
     declared: tuple[Mapping[str, Tensor], Mapping[str, Tensor]] = ({}, {})
+    used: set[str] = field(default_factory=set)
 
     def check_inputs(self, path: Path, names: Sequence[str]) -> None:
         """Raise KilnError for a shape of an input that the file `path` does not have; `names`: its inputs."""
@@ -173,11 +174,6 @@ def _check_elements(where: str, name: str, shape: Sequence[SizeExpr], options: I
         )
 
 
-def key_of(symbol: str) -> str:
-    """The key in `dims` for a name in a model file: n for `N`, seq_len for `seq len`, empty for `?`."""
-    return re.sub(r"^[0-9_]+|_+$", "", re.sub("[^a-z0-9_]+", "_", symbol.lower()))
-
-
 def check_keys(where: str, shapes: Mapping[str, Sequence[SizeExpr | None] | None]) -> None:
     """Raise KilnError where two dimensions of a file, such as `N` and `n`, would have the same key in `dims`.
 
@@ -217,12 +213,20 @@ def check_ranges(
         return
     listed = ", ".join(f"input '{name}' {' and '.join(axis_texts)}" for name, axis_texts in axes.items())
     shown = ", ".join(f"{name}: {{shape: […]}}" for name in axes)
-    ranges = ", ".join(f"{key}: {{min: 1, max: 8}}" for key in keys if key)
+    named = [key for key in keys if key]
+    ranges = _ways(named) if named else ""
     raise KilnError(
-        f"{where}: {count} sizes are dynamic and have no range: {listed}; give "
-        + (f"their ranges with 'dims: {{{ranges}}}' or " if ranges else "")
-        + f"all sizes with 'inputs: {{{shown}}}' in the model's YAML, models/{options.name}.yaml"
+        f"{where}: {count} sizes are dynamic and have no range: {listed}; give {ranges}all sizes with "
+        f"'inputs: {{{shown}}}' in the model's YAML, models/{options.name}.yaml"
     )
+
+
+def _ways(keys: Sequence[str]) -> str:
+    """Two ways to give ranges for the dimensions `keys`, with a third to follow."""
+    words = ",".join(f"{key}:1..8" for key in keys)
+    entries = ", ".join(f"{key}: {{min: 1, max: 8}}" for key in keys)
+    ranges = "ranges" if len(keys) > 1 else "a range"
+    return f"{ranges} with dims={words} on the command line or 'dims: {{{entries}}}', or "
 
 
 def _dim_of(symbol: str | None, options: ImportOptions) -> DimRange | None:
@@ -238,12 +242,12 @@ def _dim(where: str, name: str, axis: int, symbol: str | None, options: ImportOp
     shown = f" ('{symbol}')" if symbol else ""
     key, dim = key_of(symbol or ""), _dim_of(symbol, options)
     if dim is None:
+        ranges = _ways([key]) if key else ""
         raise KilnError(
-            f"{where}: input '{name}' axis {axis}{shown} is dynamic and has no range; give its size with "
-            f"'inputs: {{{name}: {{shape: […]}}}}'"
-            + (f" or its range with 'dims: {{{key}: {{min: 1, max: 8}}}}'" if key else "")
-            + f" in the model's YAML, models/{options.name}.yaml"
+            f"{where}: input '{name}' axis {axis}{shown} is dynamic and has no range; give {ranges}its size "
+            f"with 'inputs: {{{name}: {{shape: […]}}}}' in the model's YAML, models/{options.name}.yaml"
         )
+    options.used.add(dim.name)
     if dim.minimum % dim.multiple:
         raise KilnError(f"{where}: dims.{dim.name}: {dim.minimum} is not a multiple of {dim.multiple}")
     if options.bucket is not None:

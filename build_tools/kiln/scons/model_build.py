@@ -26,6 +26,7 @@ from kiln.config.source import FileSource
 from kiln.errors import KilnError
 from kiln.paths import command_name
 from kiln.scons import exported
+from kiln.scons.given_dims import with_dims
 from kiln.scons.session import session
 from kiln.scons.stage import text_file
 from kiln.sources.onnx_data import external_files
@@ -47,15 +48,16 @@ _printed: set[str] = set()
 class BuildOptions:
     """Options of a build that neither the model's file nor the target's file contains.
 
-    `dump`: write the IR after each pass. `byoc`: the external libraries; `precision`: in place of the model's
-    own. `device`: where the bundle runs, and where `byoc=auto` times subgraphs; None: on the target's runner.
-    `variants`: the target's variants to build, separated by commas; None: the variants that the model names,
-    or all.
+    `dump`: write the IR after each pass. `byoc`: the external libraries; `precision`, `dims`: in place of the
+    model's own. `device`: where the bundle runs, and where `byoc=auto` times subgraphs; None: on the target's
+    runner. `variants`: the target's variants to build, separated by commas; None: the variants that the model
+    names, or all.
     """
 
     dump: bool = False
     byoc: str | None = None
     precision: str | None = None
+    dims: str | None = None
     device: str | None = None
     variants: str | None = None
 
@@ -74,6 +76,8 @@ class ModelBuild:
         self.target = _with_variants(_target(target), self.model, options.variants)
         if options.precision is not None:
             self.model = self.model.model_copy(update={"precision": options.precision})
+        if options.dims is not None:
+            self.model = with_dims(self.model, options.dims)
         _check_combination(self.model, self.target)
         work = Path(session().work)
         self.name, self.subject = self.model.name, f"{self.target.name}/{self.model.name}"
@@ -109,9 +113,9 @@ class ModelBuild:
     def compare_command(self) -> str | None:
         """The command that names the first tensor of this model that is wrong.
 
-        None where `compare` refuses the model, or computes it with another precision.
+        None where `compare` refuses the model, or computes it with another precision or other sizes.
         """
-        if self.options.precision is not None:
+        if self.options.precision is not None or self.options.dims is not None:
             return None
         flags = {"--device": self.options.device, "--byoc": self.options.byoc}
         options = [word for flag, value in flags.items() if value is not None for word in (flag, value)]

@@ -24,6 +24,7 @@ OPTIONS = {
     "package.module:function for PyTorch, or several with commas",
     "byoc": "libraries that compute subgraphs of the model: none, auto or names, see docs/libraries.md",
     "precision": "fp32; for GPUs tf32, or fp16, bf16 (half the bytes); in place of the model's own",
+    "dims": "sizes of dynamic dimensions, in place of the model's own: batch:1,seq:1..128",
     "variants": "which of the target's variants to build, such as v3,v4; in place of all, or the model's own",
     "cache": "a folder or URL for outputs of stages, shared with other builds; none: no cache (KILN_CACHE)",
     "cluster": "workers of Dask for stages: tcp://HOST:8786, or local:N on this machine; see docs/farm.md",
@@ -114,6 +115,7 @@ class Options:
     program: LinkedProgram | None = None
     byoc: str | None = None
     precision: str | None = None
+    dims: str | None = None
     variants: str | None = None
     package: str | None = None
     together: str | None = None
@@ -136,11 +138,8 @@ def check_given_once(arguments: Sequence[tuple[str, str]]) -> None:
     values: dict[str, str] = {}
     for name, value in arguments:
         if name in values:
-            hint = (
-                f"; several: {name}={values[name]},{value}"
-                if name in ("target", "model", "byoc", "variants")
-                else ""
-            )
+            is_list = name in ("target", "model", "byoc", "dims", "variants")
+            hint = f"; several: {name}={values[name]},{value}" if is_list else ""
             raise KilnError(f"option '{name}' is given twice: '{values[name]}' and '{value}'{hint}")
         values[name] = value
 
@@ -186,20 +185,12 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
     if precision is not None and precision not in get_args(Precision):
         raise KilnError(f"option 'precision': '{precision}', allowed: {', '.join(get_args(Precision))}")
     return Options(
-        lists["target"],
-        lists["model"],
-        dump == "1",
-        image,
-        device,
-        device_goals,
-        byoc=arguments.get("byoc"),
-        precision=precision,
-        variants=arguments.get("variants"),
-        package=arguments.get("package"),
-        together=arguments.get("together"),
-        name=arguments.get("name"),
+        lists["target"], lists["model"], dump == "1", image, device, device_goals,
+        byoc=arguments.get("byoc"), precision=precision, dims=arguments.get("dims"),
+        variants=arguments.get("variants"), package=arguments.get("package"),
+        together=arguments.get("together"), name=arguments.get("name"),
         traffic=_traffic(arguments.get("traffic"), goals),
-    )
+    )  # fmt: skip
 
 
 def _check_names(arguments: Mapping[str, str], goals: Sequence[str]) -> None:

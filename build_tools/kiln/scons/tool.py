@@ -19,8 +19,8 @@ KilnJoint    several models in one library
 KilnSchemas  JSON Schemas of the YAML files, for editors
 KilnAlias, KilnOptions, KilnHelp   the command line of Kiln's own SConstruct
 
-Methods with a model also take the options of the command line: `byoc`, `precision`, `variants`, `device` and
-`dump`, which is True or False.
+Methods with a model also take the options of the command line: `byoc`, `precision`, `dims`, `variants`,
+`device` and `dump`, which is True or False.
 """
 
 from __future__ import annotations

@@ -191,12 +191,15 @@ def test_onnx_input_without_a_shape(tmp_path: Path, refused: Any) -> None:
 def test_onnx_with_a_dynamic_dimension(tmp_path: Path, refused: Any) -> None:
     source = onnx_file(tmp_path / "m.onnx", GOOD.replace("[1,4]", "[N,4]"))
     message = refused(source)
-    assert "input 'x' axis 0 ('N') is dynamic and has no range" in message
-    assert "inputs: {x: {shape: […]}}' or its range with 'dims: {n: {min: 1, max: 8}}'" in message
+    assert (
+        "input 'x' axis 0 ('N') is dynamic and has no range; give a range with dims=n:1..8 on the command "
+        "line or 'dims: {n: {min: 1, max: 8}}', or its size with 'inputs: {x: {shape: […]}}' in the model's"
+    ) in message
     several = onnx_file(tmp_path / "several.onnx", GOOD.replace("[1,4]", "[N,M]"))
     assert (
-        "2 sizes are dynamic and have no range: input 'x' axis 0 ('N') and axis 1 ('M'); give their ranges "
-        "with 'dims: {n: {min: 1, max: 8}, m: {min: 1, max: 8}}' or all sizes with 'inputs: {x: "
+        "2 sizes are dynamic and have no range: input 'x' axis 0 ('N') and axis 1 ('M'); give ranges with "
+        "dims=n:1..8,m:1..8 on the command line or 'dims: {n: {min: 1, max: 8}, m: {min: 1, max: 8}}', or "
+        "all sizes with 'inputs: {x: "
     ) in refused(several)
     named = onnx.load(source)
     named.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "seq len"

@@ -179,10 +179,11 @@ def test_a_part_of_a_dimension_has_a_parameter_of_its_own(tmp_path: Path) -> Non
     assert interface.outputs[0].shape == ["w"]
 
 
-def test_a_dimension_that_no_input_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sizes", [(1, 2), (2, 2)])
+def test_a_dimension_that_no_input_has(sizes: tuple[int, int], tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", "g (float[n,4] x) => (float[n,4] y) { y = Exp(x) }")
     with pytest.raises(KilnError, match=r"dims\.m: no axis of an input is of this size; inputs: 'x'"):
-        imported(path, {**N, "m": (1, 2)})
+        imported(path, {**N, "m": sizes})
 
 
 def test_a_dimension_of_which_the_bucket_says_nothing(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_the_exporters_expression_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mask", "ranges", "told"),
     [
-        ('"past + b"', RANGES, "input 'mask' axis 1 ('b') is dynamic and has no range; give its size with"),
+        ('"past + b"', RANGES, "input 'mask' axis 1 ('b') is dynamic and has no range; give a range with"),
         ('"past - 4"', RANGES, "input 'mask' axis 1 of size past - 4 is -4 for the least sizes"),
         ('"8*h"', {**RANGES, "h": (1, 2)}, "dims.h: no axis is of this size itself; input 'mask' is (b"),
     ],

@@ -9,9 +9,9 @@ from typing import Any
 import onnx
 
 from kiln.config import Model, sizes
+from kiln.config.dims import key_of
 from kiln.files import write_json
 from kiln.frontend.onnx.declared_shapes import declared_shape
-from kiln.frontend.options import key_of
 
 # Keys that do not name tensors of the model.
 _KEPT = ("weights", "checks", "winograd", "quantised", "precision", "threads", "variants", "byoc")

@@ -15,11 +15,10 @@ from kiln.arrays import Array
 from kiln.command_line import samples as sample_data
 from kiln.command_line.samples import SamplePort, Samples
 from kiln.config import Model, sizes
-from kiln.config.dims import Dim
+from kiln.config.dims import Dim, key_of
 from kiln.config.interface import PortRecord
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
-from kiln.frontend.options import key_of
 from kiln.golden.inputs import make_set
 from kiln.golden.sequence import input_set_of_run
 from kiln.sources.npy import load_npz
