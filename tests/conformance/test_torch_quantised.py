@@ -45,6 +45,21 @@ def levels():
     torch.manual_seed(0)
     return Levels(), (torch.randn(3, 6),), ({0: Dim("rows", max=5)},)
 
+class Tokens(nn.Module):
+    """Embeddings halfway between two levels, which PyTorch rounds by a product and Kiln by a quotient."""
+
+    def __init__(self):
+        super().__init__()
+        table = (torch.arange(-96, 96).reshape(12, 16) + 0.5) * 0.1
+        self.table = nn.Embedding.from_pretrained(table)
+
+    def forward(self, x):
+        given = 0.1, 0, *SIGNED
+        return LEVELS.dequantize_per_tensor(LEVELS.quantize_per_tensor(self.table(x), *given), *given).sum(2)
+
+def tokens():
+    return Tokens(), (torch.arange(12).reshape(1, 12),)
+
 class Words(nn.Module):
     def forward(self, x):
         return LEVELS.quantize_per_tensor(x, 0.05, 0, -32768, 32767, torch.int16).int()
@@ -63,6 +78,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_levels_of_every_kind(folder: Path) -> None:
     passes(folder, "levels")
+
+
+def test_values_of_tokens_between_two_levels(folder: Path) -> None:
+    """The limit allows another level there, as the reference with other embeddings and scales has it."""
+    passes(folder, "tokens")
 
 
 def test_levels_of_16_bits_are_refused_in_one_line(folder: Path) -> None:

@@ -14,6 +14,7 @@ bits on every machine, as it does not choose its code by CPU features; BUILTIN a
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -36,6 +37,7 @@ from kiln.frontend.torch.kept_buffers import with_kept_buffers
 from kiln.frontend.torch.library import load_torch, open_archive
 from kiln.frontend.torch.quantised import has_levels
 from kiln.golden.exact_graph import exact_content
+from kiln.golden.moved_program import moved_parameters, with_scales_times
 from kiln.golden.own_reference import onnx_parts
 from kiln.golden.own_reference_tflite import tflite_parts
 from kiln.golden.reference_errors import KERNELS, CannotRunError, other_way, reason
@@ -96,6 +98,13 @@ class Reference:
     def like(self, variant: Reference) -> Reference:
         """`variant` of the model, in the state of this reference."""
         return variant
+
+    def moved(self, factor: float, generator: np.random.Generator | None) -> Reference | None:
+        """A PyTorch program whose steps between levels are multiplied by `factor`; None for other formats.
+
+        With `generator`, its float parameters are moved too, as `kiln.golden.moved_program` does.
+        """
+        return None
 
     def reset(self) -> None:
         """Set the model's state back to its first values; does nothing for a file without state."""
@@ -217,7 +226,9 @@ class Torch(Reference):
         program, *_ = with_kept_buffers(open_archive(path))
         from torch.utils import _pytree
 
-        self._module, self.has_levels = program.module(), has_levels(program)
+        self._program, self._module = program, program.module()
+        self.has_levels = has_levels(program)
+        self._replaced: dict[str, Any] = {}  # parameters of a variant, by name
         results = _pytree.tree_leaves([node.meta.get("val") for node in program.graph.nodes])
         kinds = {str(getattr(value, "dtype", "")) for value in (*program.state_dict.values(), *results)}
         self.precision = _coarsest([name for kind, name in _HALVES.items() if kind in kinds])
@@ -249,7 +260,9 @@ class Torch(Reference):
         ]
         positional, keywords = _pytree.tree_unflatten(leaves, self._spec)
         with torch.no_grad():
-            returned = self._module(*positional, **keywords)
+            returned = torch.func.functional_call(
+                self._module, self._replaced, tuple(positional), dict(keywords)
+            )
         results = [
             torch.as_tensor(value).detach() for value in _pytree.tree_leaves(returned) if value is not None
         ]
@@ -259,6 +272,13 @@ class Torch(Reference):
             torch.float8_e5m2: torch.uint8,
         }
         return [value.contiguous().view(bits.get(value.dtype, value.dtype)).numpy() for value in results]
+
+    def moved(self, factor: float, generator: np.random.Generator | None) -> Reference:
+        """As for every reference."""
+        variant = copy.copy(self)
+        variant._module = with_scales_times(self._program, factor)
+        variant._replaced = {} if generator is None else moved_parameters(self._module, generator)
+        return variant
 
 
 class LiteRt(Reference):

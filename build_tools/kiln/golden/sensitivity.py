@@ -22,6 +22,7 @@ import numpy as np
 import onnx
 
 from kiln.arrays import Array
+from kiln.golden.moved_values import TIE_CHANGE, nudged, perturbed
 from kiln.golden.reference import OnnxRuntime, Reference
 from kiln.scratch import scratch_folder
 from kiln.sources.onnx_data import external_files
@@ -29,14 +30,16 @@ from kiln.sources.onnx_data import external_files
 # Operators that round activations to levels.
 ROUNDING = frozenset(
     ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "QGemm", "QLinearAdd",
-     "QLinearMul", "DynamicQuantizeMatMul", "QAttention", "DynamicQuantizeLSTM")
+     "QLinearMul", "DynamicQuantizeMatMul", "QAttention", "DynamicQuantizeLSTM", "MatMulInteger",
+     "ConvInteger", "MatMulIntegerToFloat")
 )  # fmt: skip
-# Those whose scale is computed in the run.
-DYNAMIC = frozenset(("DynamicQuantizeLinear", "DynamicQuantizeMatMul", "QAttention", "DynamicQuantizeLSTM"))
+# Those whose scale is computed in the run, and products of levels that a Round and a Cast may have made.
+DYNAMIC = frozenset(
+    ("DynamicQuantizeLinear", "DynamicQuantizeMatMul", "QAttention", "DynamicQuantizeLSTM", "MatMulInteger",
+     "ConvInteger", "MatMulIntegerToFloat")
+)  # fmt: skip
 _RUNS = 2
-_LEVELS = 255
 _SCALE_CHANGE = 1 / 512
-_TIE_CHANGE = 2**-18  # moves no value by more than 1/1000 of a level
 _LARGEST = 1 << 30  # bytes of a model whose scales are changed in memory
 
 
@@ -73,7 +76,7 @@ class Sensitivity:
             for _ in range(_RUNS if moved else 0)
         ]
         if self._variants is None:
-            self._variants = self._changed_models(_TIE_CHANGE if moved else _SCALE_CHANGE, tables=not moved)
+            self._variants = self._changed_models(TIE_CHANGE if moved else _SCALE_CHANGE, tables=not moved)
         runs += [self._reference.like(variant).run(inputs) for variant in self._variants]
         return greatest_changes(runs, outputs)
 
@@ -85,17 +88,19 @@ class Sensitivity:
 
     def _changed_models(self, change: float, *, tables: bool) -> list[Reference]:
         """The model with scales greater and less by the fraction `change`; `tables`: embeddings moved."""
+        # Constants move by random signs, other ones in each model.
+        signs = (1, -1, 1, -1) if tables and (self._dynamic or self._model is None) else (1, -1)
+        factors = [1 + sign * change for sign in signs]
         if self._model is None:
-            return []
+            moved = [self._reference.moved(factor, self._generator if tables else None) for factor in factors]
+            return [variant for variant in moved if variant is not None]
         path = self._reference.path
         if sum(file.stat().st_size for file in [path, *external_files(path)]) > _LARGEST:
             return []
         model = onnx.load(str(path))
         variants: list[Reference] = []
         with scratch_folder("sensitivity") as folder:
-            # Constants move by random signs, other ones in each model.
-            signs = (1, -1, 1, -1) if tables and self._dynamic else (1, -1)
-            for number, factor in enumerate(1 + sign * change for sign in signs):
+            for number, factor in enumerate(factors):
                 changed = Path(folder, f"variant{number}.onnx")
                 onnx.save(self._changed(model, factor, tables=tables), str(changed))
                 variant = OnnxRuntime(changed)
@@ -128,22 +133,11 @@ class Sensitivity:
         return changed
 
     def _move_constants(self, model: onnx.ModelProto) -> None:
-        """Move each element of the float32 constants of `model` up or down by the fraction _TIE_CHANGE."""
+        """Move each element of the float32 constants of `model` up or down by the fraction TIE_CHANGE."""
         for tensor in model.graph.initializer:
             if tensor.data_type == onnx.TensorProto.FLOAT and tensor.dims and not tensor.external_data:
                 value = onnx.numpy_helper.to_array(tensor)
-                signs = self._generator.integers(0, 2, value.shape) * 2 - 1
-                moved = (value * (1 + signs * _TIE_CHANGE)).astype(value.dtype)
-                tensor.CopyFrom(onnx.numpy_helper.from_array(moved, tensor.name))
-
-
-def perturbed(value: Array, step: float | None, generator: np.random.Generator) -> Array:
-    """Floats with each element moved by `step` up or down, None: 1/255 of their range; integers unchanged."""
-    if value.dtype.kind != "f" or not value.size:
-        return value
-    step = step or float(np.ptp(value.astype(np.float64))) / _LEVELS
-    signs = generator.integers(0, 2, value.shape) * 2 - 1
-    return np.asarray(value + signs * step, value.dtype)
+                tensor.CopyFrom(onnx.numpy_helper.from_array(nudged(value, self._generator), tensor.name))
 
 
 def greatest_changes(runs: Sequence[Sequence[Array]], outputs: Sequence[Array]) -> list[float]:

@@ -29,7 +29,7 @@ class StatefulReference(Reference):
     def __init__(self, reference: Reference, states: Sequence[StateRecord]) -> None:
         self._reference, self._states = reference, states
         self.path, self.about, self.precision = reference.path, reference.about, reference.precision
-        self.graph = reference.graph
+        self.graph, self.has_levels = reference.graph, reference.has_levels
         self._state: list[Array] = []
         self.left: list[Array] = []
         self.reset()
@@ -44,6 +44,10 @@ class StatefulReference(Reference):
         stepped = StatefulReference(variant, self._states)
         stepped.keep(self._state)
         return stepped
+
+    def moved(self, factor: float, generator: np.random.Generator | None) -> Reference | None:
+        """As for every reference."""
+        return self._reference.moved(factor, generator)
 
     @property
     def now(self) -> list[Array]:

@@ -16,6 +16,7 @@ from kiln.golden.reference import Reference, open_reference
 from kiln.golden.rounding import rounding
 from kiln.golden.sensitivity import Sensitivity
 from kiln.golden.sensitivity_tflite import TfliteSensitivity
+from kiln.golden.sequence import StatefulReference
 from onnx import TensorProto, helper, numpy_helper
 from tflite_files import Node, Tensor, write_graph
 
@@ -136,6 +137,39 @@ def test_programs_of_pytorch_move_inputs_by_a_level() -> None:
     x = np.linspace(-1, 1, 500, dtype=np.float32)
     assert Sensitivity(Program()).applies
     assert Sensitivity(Program()).measure(["x"], [x], Program().run([x])) == [0.5]
+
+
+def test_programs_of_pytorch_move_parameters_where_inputs_are_tokens() -> None:
+    """Four variants, of both signs, each with other parameters; with floats two that change scales alone."""
+
+    class Program(Reference):
+        about, path, has_levels = _ABOUT, Path("net.pt2"), True
+
+        def __init__(self, factor: float = 1.0, asked: list[tuple[float, bool]] | None = None) -> None:
+            self.factor, self.asked = factor, [] if asked is None else asked
+
+        def _run(self, inputs: Sequence[Array]) -> list[Array]:
+            return [np.asarray(inputs[0] * self.factor)]
+
+        def moved(self, factor: float, generator: np.random.Generator | None) -> Reference:
+            self.asked.append((factor, generator is not None))
+            return Program(factor)
+
+    tokens, kept = Program(), Program()
+    assert Sensitivity(tokens).measure(["x"], [np.array([0, 512])], [np.array([0, 512])]) == [1.0]
+    assert tokens.asked == [(1 + sign / 512, True) for sign in (1, -1, 1, -1)]
+    state = StatefulReference(kept, [])
+    Sensitivity(state).measure(["x"], [np.ones(2, np.float32)], [np.ones(2, np.float32)])
+    assert kept.asked == [(1 + sign * 2**-18, False) for sign in (1, -1)]
+
+
+def test_products_of_integers_are_of_levels(tmp_path: Path) -> None:
+    """Whatever has made the levels, such as a Round and a Cast."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2, 3] x) => (int32[2, 2] y) <int8[3, 2] w = {1, 2, 3, 4, 5, 6}>
+    { r = Round(x) levels = Cast<to = 3>(r) y = MatMulInteger(levels, w) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "net.onnx")
+    assert Sensitivity(open_reference(tmp_path / "net.onnx")).applies
 
 
 def test_float_models_have_none(tmp_path: Path) -> None:

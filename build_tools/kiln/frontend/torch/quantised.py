@@ -37,7 +37,13 @@ def load_operators() -> bool:
 
 def has_levels(program: ExportedProgram) -> bool:
     """Whether an ExportedProgram rounds values to levels."""
-    return any(f"{LIBRARY}.quantize_" in str(node.target) for node in program.graph.nodes)
+    # A product of integers multiplies levels, whatever operators have rounded to them.
+    return any("_int_mm" in str(node.target) or rounds(node) for node in program.graph.nodes)
+
+
+def rounds(node: Any) -> bool:
+    """Whether a node of a program rounds its operand to levels: an operator of PT2E or of torchao."""
+    return str(node.target).startswith((f"{LIBRARY}.quantize_", "torchao.quantize_affine"))
 
 
 def quantised() -> Mapping[Any, Callable[..., Any]]:
