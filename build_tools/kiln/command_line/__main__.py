@@ -251,7 +251,8 @@ def _path(text: str | None) -> Path | None:
 
 def _options(arguments: Namespace) -> dict[str, str]:
     """The options that a command passes on to the build."""
-    return {} if arguments.byoc is None else {"byoc": arguments.byoc}
+    given = {name: getattr(arguments, name, None) for name in ("byoc", "dims")}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _lazily(module: str, function: str) -> Callable[[Namespace], Reply]:

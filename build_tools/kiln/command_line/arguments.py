@@ -230,11 +230,13 @@ def _add_questions(commands: Any) -> None:
     _add_model(command, ".yaml, .onnx, .tflite or .pt2")
     command.add_argument("--data", help="a folder of images, image,class as .csv, or FILE.npz with labels")
     _add_destination(command)
+    command.add_argument("--dims", help=OPTIONS["dims"])
     command.add_argument("--outputs", metavar="FILE.npz", help="write all outputs of the bundle")
     _add_output(command)
     command = _add_command(commands, "compare")
     _add_model(command, ".yaml, .onnx, .tflite or .pt2")
     _add_destination(command)
+    command.add_argument("--dims", help=OPTIONS["dims"])
     command.add_argument("--inputs", metavar="FILE.npz", help="arrays by input; default: golden inputs")
     command.add_argument("--all", action="store_true", help="show every tensor")
     text = "compare with this float model, from which the model was quantised, in place of the reference"

@@ -113,11 +113,11 @@ class ModelBuild:
     def compare_command(self) -> str | None:
         """The command that names the first tensor of this model that is wrong.
 
-        None where `compare` refuses the model, or computes it with another precision or other sizes.
+        None where `compare` refuses the model, or computes it with another precision.
         """
-        if self.options.precision is not None or self.options.dims is not None:
+        if self.options.precision is not None:
             return None
-        flags = {"--device": self.options.device, "--byoc": self.options.byoc}
+        flags = {"--device": self.options.device, "--byoc": self.options.byoc, "--dims": self.options.dims}
         options = [word for flag, value in flags.items() if value is not None for word in (flag, value)]
         return shlex.join([command_name(), "compare", *self._words, *options])
 
