@@ -248,6 +248,7 @@ def test_goals_that_mean_nothing(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("error")
 def test_values_without_a_histogram(net: Path, tmp_path: Path) -> None:
     """For values without a histogram, such as masks of -3.4e38, the error names the other method."""
     x = np.zeros((2, 3, 8, 8), np.float32)

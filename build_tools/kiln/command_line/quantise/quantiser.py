@@ -176,7 +176,8 @@ class Quantiser:
         named = self._folder / "named.onnx"
         onnx.save(self._model, str(named))
         try:
-            with quiet_stderr():
+            # A range beyond a float's has no histogram, which raises an error after numpy's warnings.
+            with quiet_stderr(), np.errstate(all="ignore"):
                 calibrator = create_calibrator(
                     named, self._quantised_ops(), augmented_model_path=str(path),
                     calibrate_method=getattr(CalibrationMethod, kind),
