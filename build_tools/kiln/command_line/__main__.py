@@ -15,8 +15,9 @@ from typing import Any, TextIO
 from kiln import limits, unforeseen
 from kiln.command_line import listing
 from kiln.command_line.answer import AnswerPart, CommandAnswer, Reply, error_of
-from kiln.command_line.arguments import Command, completion, model_of, parse
+from kiln.command_line.arguments import Command, model_of, parse, whole_parser
 from kiln.command_line.checked_output import READER_HAS_ENDED, CheckedOutput, drop_output
+from kiln.command_line.completion import completion
 from kiln.config import load_model
 from kiln.errors import INTERRUPTED, KilnError
 from kiln.files import error_text
@@ -123,7 +124,7 @@ def _list(arguments: Namespace) -> Reply:
 
 
 def _completion(arguments: Namespace) -> Reply:
-    script = completion(arguments.shell)
+    script = completion(whole_parser(), arguments.shell)
     part = AnswerPart(goal="completion", data={"shell": arguments.shell, "script": script})
     return Reply(part, lambda: print(script))
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.command_line.argument_parser import Parser
+from kiln.command_line.completion import SHELLS
 from kiln.command_line.listing import LISTS
 from kiln.command_line.number_types import finite, positive, whole
 from kiln.command_line.quantise.arguments import add_arguments
@@ -28,7 +29,6 @@ from kiln.scons.options import ALIASES, COMMANDS, OPTIONS
 _GOAL_OF_VERB = {"build": "bundle", **{goal: goal for goal in ALIASES if goal != "bundle"}}
 _MODEL_COMMANDS = ("quantise", "evaluate", "compare", "reduce")
 SCHEMAS = ("result", "target", "model", "device")  # that `kiln schema NAME` prints
-_SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def parse(arguments: Sequence[str]) -> Command:
         word.startswith("--") or word == "-h" or _is_model_word(word) for word in words[1:]
     ):
         return Command(checked_scons_words(words))  # a goal of SCons, which is also a command
-    parsed, unknown = _parser().parse_known_args(words)
+    parsed, unknown = whole_parser().parse_known_args(words)
     _add_left_over(verb, parsed, unknown)
     if verb in COMMANDS:
         return Command(question=parsed)
@@ -106,14 +106,6 @@ def _compares_two_reports(words: Sequence[str]) -> bool:
     files = any(word.endswith(".html") or Path(word).is_dir() for word in words)
     spoken = [word for word in words if word not in QUIET]
     return files or (len(spoken) == 2 and not any("=" in word or word.startswith("-") for word in spoken))
-
-
-def completion(shell: str) -> str:
-    """A completion script for `shell`, made by shtab."""
-    import shtab
-
-    text: str = shtab.complete(_parser(), shell)
-    return text
 
 
 def _add_left_over(verb: str, parsed: argparse.Namespace, unknown: Sequence[str]) -> None:
@@ -165,7 +157,8 @@ def _scons_words(verb: str, parsed: argparse.Namespace) -> list[str]:
     return words + ["-n"] * parsed.dry_run + ["-s"] * parsed.quiet + ["-k"] * parsed.keep_going
 
 
-def _parser() -> argparse.ArgumentParser:
+def whole_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
     parser = Parser(prog="kiln", description="Builds models into plain C and object code for one device.")
     _add_commands(parser)
     return parser
@@ -263,7 +256,7 @@ def _add_questions(commands: Any) -> None:
     command.add_argument("kind", choices=tuple(LISTS))
     _add_output(command)
     command = _add_command(commands, "completion")
-    command.add_argument("shell", choices=_SHELLS)
+    command.add_argument("shell", choices=SHELLS)
     _add_output(command)
 
 

@@ -206,6 +206,8 @@ def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     script = capsys.readouterr().out
     assert "profile" in script
     assert "precision" in script
+    assert "cortex_m4" in script
+    assert any(files in script for files in ("_compgen_files", ":_files", "__fish_complete_path"))
 
 
 @pytest.mark.parametrize(
