@@ -36,7 +36,7 @@ from kiln.toolchain import compiler_command
 if TYPE_CHECKING:
     from kiln.byoc.backend import Backend
 
-_models: dict[str, Model] = {}
+_models: dict[tuple[str, str | None], Model] = {}  # by name or path, and the option `dims`
 _targets: dict[str, Target] = {}
 _functions: dict[str, str] = {}  # by model, the Python function that returns it
 _shapes: dict[str, Shapes] = {}  # by model that is a part of a PyTorch program, the shapes of its inputs
@@ -72,12 +72,10 @@ class ModelBuild:
     def __init__(self, model: str, target: str, options: BuildOptions) -> None:
         self.options = options
         self._words = [model, "--target", target]
-        self.model = _model(model)
+        self.model = _model(model, options.dims)
         self.target = _with_variants(_target(target), self.model, options.variants)
         if options.precision is not None:
             self.model = self.model.model_copy(update={"precision": options.precision})
-        if options.dims is not None:
-            self.model = with_dims(self.model, options.dims)
         _check_combination(self.model, self.target)
         work = Path(session().work)
         self.name, self.subject = self.model.name, f"{self.target.name}/{self.model.name}"
@@ -271,14 +269,15 @@ def _file_sources(value: Any) -> Iterator[str]:
             yield from _file_sources(item)
 
 
-def _model(name: str) -> Model:
-    if name not in _models:
-        model = exported.resolve(load_model(name), _functions, _shapes)
-        source = model.source.model_dump()
+def _model(name: str, dims: str | None) -> Model:
+    if (name, dims) not in _models:
+        model = load_model(name)
+        model = exported.resolve(model if dims is None else with_dims(model, dims), _functions, _shapes)
+        source = {**model.source.model_dump(), "dims": dims}
         if _sources.setdefault(model.name, source) != source:
             raise KilnError(f"model '{name}': another model of this build is called '{model.name}' too")
-        _models[name] = model
-    return _models[name]
+        _models[name, dims] = model
+    return _models[name, dims]
 
 
 def _target(name: str) -> Target:
