@@ -15,7 +15,7 @@ from kiln.arrays import Array
 from kiln.config import Model
 from kiln.config.sizes import SizeExpr
 from kiln.errors import KilnError
-from kiln.golden.reference import Reference
+from kiln.golden.reference_base import Reference
 from kiln.golden.reference_errors import CannotRunError
 from kiln.sources.npy import load_npy, load_npz
 

@@ -31,7 +31,7 @@ from kiln.errors import KilnError
 from kiln.golden.adversarial import attacks
 from kiln.golden.cases import GoldenCase
 from kiln.golden.compare import Comparison, compare, limits_for
-from kiln.golden.reference import Reference
+from kiln.golden.reference_base import Reference
 from kiln.golden.sample_sizes import Sizes
 from kiln.golden.trace import first_to_differ
 from kiln.specialize.padding.fill_values import typed_fill

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,86 +28,21 @@ import tflite
 from kiln import doing
 from kiln.arrays import Array
 from kiln.errors import KilnError
-from kiln.frontend.onnx.half_types import half_types
-from kiln.frontend.onnx.plain_session import is_newer, plain_session
 from kiln.frontend.quiet import quiet_stderr
 from kiln.frontend.tflite.control import runnable
 from kiln.frontend.tflite.files import has_stablehlo_control, rounds_activations
 from kiln.frontend.torch.kept_buffers import with_kept_buffers
 from kiln.frontend.torch.library import load_torch, open_archive
 from kiln.frontend.torch.quantised import has_levels
-from kiln.golden.exact_graph import exact_content
 from kiln.golden.moved_program import moved_parameters, with_scales_times
-from kiln.golden.own_reference import onnx_parts
+from kiln.golden.onnx_reference import LEAST_OPSET, OnnxRuntime, opset_of
 from kiln.golden.own_reference_tflite import tflite_parts
-from kiln.golden.reference_errors import KERNELS, CannotRunError, other_way, reason
-from kiln.golden.stored_ports import evaluator, needs_evaluator
+from kiln.golden.reference_base import Reference, coarsest
+from kiln.golden.reference_errors import KERNELS
 
 _HALVES = {"torch.float16": "fp16", "torch.bfloat16": "bf16"}
-_LEAST_OPSET = 7  # that ONNX Runtime runs
 # By the suffix of the model's file, the references that can run it, the default first.
 _ALLOWED = {".onnx": ("onnxruntime",), ".tflite": ("builtin", "builtin_ref"), ".pt2": ("torch",)}
-
-
-def _coarsest(precisions: Sequence[str]) -> str | None:
-    return next((name for name in ("bf16", "fp16") if name in precisions), None)
-
-
-class Reference:
-    """One model in a reference runtime.
-
-    `about`: name, version and settings for golden.json. `precision`: fp16 or bf16 where it computes with 16
-    bits, so that rounding is coarser than float32's. `graph`: the model without external data, for ONNX.
-    `has_dynamic_sizes`: whether an input has a size that the file does not fix. `has_levels`: whether a
-    PyTorch program rounds activations to levels.
-    """
-
-    path: Path
-    about: dict[str, Any]
-    precision: str | None = None
-    graph: onnx.ModelProto | None = None
-    has_dynamic_sizes = True
-    has_levels = False
-
-    def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """The outputs for `inputs`, both in the model's own order. Raises KilnError if the run fails."""
-        try:
-            with doing.noted(f"{self.title} ran the model", other_way(self.about)), quiet_stderr():
-                return self._run(inputs)
-        except Exception as error:  # each reference raises exceptions of its own classes
-            text = reason(error).rstrip(". ")
-            shapes = ", ".join(str(list(np.shape(value))) for value in inputs)
-            dims = (
-                "allow in 'dims' only sizes that the model can have, and " if self.has_dynamic_sizes else ""
-            )
-            raise CannotRunError(
-                f"{self.path}",
-                f"the reference, {self.about['name']}, cannot run it: {text}; its inputs were of {shapes}",
-                f"{dims}if it cannot compute with random numbers, give other inputs with the key 'golden'",
-            ) from error
-
-    @property
-    def title(self) -> str:
-        """Name, version and kernels of the library, such as `LiteRT 2.1.2 (BUILTIN)`."""
-        kernels = self.about["settings"].get("op_resolver")
-        return f"{self.about['name']} {self.about['version']}{f' ({kernels})' if kernels else ''}"
-
-    def _run(self, inputs: Sequence[Array]) -> list[Array]:
-        raise NotImplementedError
-
-    def like(self, variant: Reference) -> Reference:
-        """`variant` of the model, in the state of this reference."""
-        return variant
-
-    def moved(self, factor: float, generator: np.random.Generator | None) -> Reference | None:
-        """A PyTorch program whose steps between levels are multiplied by `factor`; None for other formats.
-
-        With `generator`, its float parameters are moved too, as `kiln.golden.moved_program` does.
-        """
-        return None
-
-    def reset(self) -> None:
-        """Set the model's state back to its first values; does nothing for a file without state."""
 
 
 def open_reference(path: Path, kind: str = "auto", shapes: Sequence[Sequence[int]] = ()) -> Reference:
@@ -143,80 +78,9 @@ def _opset_remedy(path: Path) -> str:
     """The remedy for an ONNX file of an operator set that ONNX Runtime has dropped; empty for other files."""
     if path.suffix.lower() != ".onnx":
         return ""
-    model = onnx.load(path, load_external_data=False)
-    opset = min((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=7)
+    opset = opset_of(onnx.load(path, load_external_data=False))
     convert = f"; it has operators of opset {opset}: convert it with onnx.version_converter.convert_version"
-    return convert if opset < _LEAST_OPSET else ""
-
-
-class OnnxRuntime(Reference):
-    """ONNX Runtime on one CPU thread, with every graph optimisation off.
-
-    ONNX's own evaluator replaces it for a model with inputs or outputs of types that NumPy lacks, and for one
-    with operators that are newer than ONNX Runtime.
-    """
-
-    _evaluate: Callable[[Sequence[Array]], list[Array]]
-
-    def __init__(self, path: Path) -> None:
-        self.graph = onnx.load(path, load_external_data=False)
-        self.has_dynamic_sizes = any(
-            not dim.HasField("dim_value")
-            for value in self.graph.graph.input
-            for dim in value.type.tensor_type.shape.dim
-        )
-        self.precision = _coarsest(half_types(self.graph))
-        if not needs_evaluator(self.graph):
-            try:
-                self._open_session(path, self.graph)
-                return
-            except KilnError:
-                raise
-            except Exception:  # ONNX Runtime raises exception types of its own
-                if not is_newer(self.graph):
-                    raise
-        self._use_evaluator(path)
-
-    def _use_evaluator(self, path: Path) -> None:
-        self._evaluate = evaluator(onnx.load(path))
-        self.about = {"name": "onnx", "version": onnx.__version__, "settings": {"evaluator": "NumPy"}}
-
-    def _open_session(self, path: Path, graph: onnx.ModelProto) -> None:
-        import onnxruntime
-
-        own_parts = onnx_parts(path, graph, lambda content: _by_name(plain_session(content)))
-        if own_parts is not None:
-            self._evaluate = own_parts.run
-        else:
-            exact = exact_content(path, graph)
-            session = plain_session(
-                str(path) if exact is None else exact, folder=path.parent if exact else None
-            )
-            names = [value.name for value in session.get_inputs()]
-            self._evaluate = lambda inputs: session.run(
-                None, {name: np.asarray(value) for name, value in zip(names, inputs, strict=True)}
-            )
-        self.about = {
-            "name": "onnxruntime",
-            "version": onnxruntime.__version__,
-            "settings": {"graph_optimization_level": "ORT_DISABLE_ALL", "provider": "CPU", "threads": 1},
-        }
-
-    def _run(self, inputs: Sequence[Array]) -> list[Array]:
-        # NumPy's functions return plain numbers in place of tensors without axes.
-        arrays = [np.asarray(value) for value in inputs]
-        try:
-            return [np.asarray(value) for value in self._evaluate(arrays)]
-        except Exception:  # some types of newer operators are refused in the first run only
-            if self.about["name"] == "onnx" or self.graph is None or not is_newer(self.graph):
-                raise
-        self._use_evaluator(self.path)
-        return [np.asarray(value) for value in self._evaluate(arrays)]
-
-
-def _by_name(session: Any) -> Callable[[Mapping[str, Array]], list[Array]]:
-    """A session as a function of its inputs by name."""
-    return lambda tensors: [np.asarray(value) for value in session.run(None, dict(tensors))]
+    return convert if opset < LEAST_OPSET else ""
 
 
 class Torch(Reference):
@@ -231,7 +95,7 @@ class Torch(Reference):
         self._replaced: dict[str, Any] = {}  # parameters of a variant, by name
         results = _pytree.tree_leaves([node.meta.get("val") for node in program.graph.nodes])
         kinds = {str(getattr(value, "dtype", "")) for value in (*program.state_dict.values(), *results)}
-        self.precision = _coarsest([name for kind, name in _HALVES.items() if kind in kinds])
+        self.precision = coarsest([name for kind, name in _HALVES.items() if kind in kinds])
         self._spec = program.call_spec.in_spec
         self._inputs = list(program.graph_signature.user_inputs)
         values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}

@@ -16,7 +16,7 @@ import numpy as np
 
 from kiln.arrays import Array
 from kiln.golden.compare import ErrorLimits
-from kiln.golden.reference import Reference
+from kiln.golden.reference_base import Reference
 
 _RUNS, _MORE_RUNS = 2, 6  # the second only where the first exceed the default limits
 _SAFETY_FACTOR = 8.0  # an implementation rounds in every layer; the moved inputs are one rounding

@@ -23,7 +23,8 @@ import onnx
 
 from kiln.arrays import Array
 from kiln.golden.moved_values import TIE_CHANGE, nudged, perturbed
-from kiln.golden.reference import OnnxRuntime, Reference
+from kiln.golden.onnx_reference import OnnxRuntime
+from kiln.golden.reference_base import Reference
 from kiln.scratch import scratch_folder
 from kiln.sources.onnx_data import external_files
 

@@ -20,7 +20,7 @@ from kiln.config.interface import StateRecord
 from kiln.errors import KilnError
 from kiln.frontend.tflite.files import input_scales, rounds_to_levels
 from kiln.golden.moved_values import perturbed
-from kiln.golden.reference import Reference
+from kiln.golden.reference_base import Reference
 from kiln.golden.schema import OTHER_KERNELS
 from kiln.golden.sensitivity import greatest_changes
 from kiln.golden.sequence import StatefulReference

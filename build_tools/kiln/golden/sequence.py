@@ -12,7 +12,7 @@ from kiln.config.data import GoldenInput
 from kiln.config.interface import StateRecord
 from kiln.golden.cases import GoldenCase
 from kiln.golden.inputs import DRAWN
-from kiln.golden.reference import Reference
+from kiln.golden.reference_base import Reference
 from kiln.params.states import initial_value
 
 _SEEDS = 1000  # between the seeds of a set and of its later runs

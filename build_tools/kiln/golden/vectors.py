@@ -21,7 +21,8 @@ from kiln.golden.cases import GoldenCase, golden_cases, shorten
 from kiln.golden.compare import RULE
 from kiln.golden.counted import counted_sizes
 from kiln.golden.padding import PaddingChecks
-from kiln.golden.reference import Reference, open_reference
+from kiln.golden.reference import open_reference
+from kiln.golden.reference_base import Reference
 from kiln.golden.rounding import rounding
 from kiln.golden.schema import GoldenEntry, GoldenFile, GoldenTensor, ReferenceRecord, SymbolicInput
 from kiln.golden.sensitivity import Sensitivity

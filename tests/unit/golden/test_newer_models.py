@@ -1,4 +1,4 @@
-"""Models of newer formats and operators than ONNX Runtime loads, as onnx writes them."""
+"""Models that ONNX Runtime does not load: of newer versions, as onnx writes them, and of rare types."""
 
 from __future__ import annotations
 
@@ -44,6 +44,16 @@ def test_operators_that_onnx_runtime_lacks(tmp_path: Path) -> None:
     reference = open_reference(tmp_path / "m.onnx")
     [got] = reference.run([X.reshape(1, 1, 2, 2)])
     assert got.ravel().tolist() == X.ravel().tolist() and reference.about["name"] == "onnx"
+
+
+def test_types_that_onnx_runtime_lacks(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (int64[1,2] x, int64[2,2] w, int64[2] b) => (int64[1,2] y) { y = Gemm(x, w, b) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    reference = open_reference(tmp_path / "m.onnx")
+    x, w, b = np.array([[1, 2]]), np.array([[3, 4], [5, 1 << 40]]), np.array([7, 8])
+    assert reference.run([x, w, b])[0].tolist() == (x @ w + b).tolist()
+    assert reference.about["name"] == "onnx"
 
 
 def test_onnx_runtime_still_refuses_the_newest_format(tmp_path: Path) -> None:

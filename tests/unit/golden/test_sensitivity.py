@@ -12,7 +12,8 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 from kiln.arrays import Array
 from kiln.golden.compare import ErrorLimits, entry_limits, looseness, weakness
-from kiln.golden.reference import Reference, open_reference
+from kiln.golden.reference import open_reference
+from kiln.golden.reference_base import Reference
 from kiln.golden.rounding import rounding
 from kiln.golden.sensitivity import Sensitivity
 from kiln.golden.sensitivity_tflite import TfliteSensitivity

@@ -36,7 +36,8 @@ from kiln.files import full_disk
 from kiln.frontend.onnx.declared_shapes import declared_shape
 from kiln.frontend.onnx.order import sort_nodes
 from kiln.frontend.quiet import quiet_stderr
-from kiln.golden.reference import Reference, open_reference
+from kiln.golden.reference import open_reference
+from kiln.golden.reference_base import Reference
 from kiln.operators.registry import by_key
 
 Method = Literal["minmax", "entropy", "percentile"]
