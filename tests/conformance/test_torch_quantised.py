@@ -50,11 +50,11 @@ class Tokens(nn.Module):
 
     def __init__(self):
         super().__init__()
-        table = (torch.arange(-96, 96).reshape(12, 16) + 0.5) * 0.1
+        table = (torch.arange(-96, 96).reshape(12, 16) + 0.5) * 0.03
         self.table = nn.Embedding.from_pretrained(table)
 
     def forward(self, x):
-        given = 0.1, 0, *SIGNED
+        given = 0.03, 0, *SIGNED
         return LEVELS.dequantize_per_tensor(LEVELS.quantize_per_tensor(self.table(x), *given), *given).sum(2)
 
 def tokens():
