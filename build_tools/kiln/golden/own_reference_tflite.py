@@ -12,7 +12,7 @@ import tflite
 
 from kiln.arrays import Array
 from kiln.errors import KilnError
-from kiln.frontend.tflite.files import Kinds, indices, packed, unpacked
+from kiln.frontend.tflite.files import Kinds, elements_of, indices, packed, unpacked
 from kiln.frontend.tflite.own_nodes import custom_name, known_operators, options_of, quant_of
 from kiln.golden.own_step import OwnStep
 from kiln.operators.registry import typed_attributes
@@ -152,7 +152,7 @@ class TfliteParts:
             interpreter.set_tensor(entry["index"], values[str(index)])
         interpreter.invoke()
         for entry, index in zip(interpreter.get_output_details(), file_part.writes, strict=True):
-            values[str(index)] = interpreter.get_tensor(entry["index"])
+            values[str(index)] = elements_of(interpreter, entry["index"])
 
     def _constant_array(self, index: int) -> Array:
         """The array of a constant."""

@@ -30,7 +30,7 @@ from kiln.arrays import Array
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
 from kiln.frontend.tflite.control import runnable
-from kiln.frontend.tflite.files import has_stablehlo_control, rounds_activations
+from kiln.frontend.tflite.files import elements_of, has_stablehlo_control, rounds_activations
 from kiln.frontend.torch.kept_buffers import with_kept_buffers
 from kiln.frontend.torch.library import load_torch, open_archive
 from kiln.frontend.torch.quantised import has_levels
@@ -206,10 +206,5 @@ class LiteRt(Reference):
         for entry, value in zip(self._interpreter.get_input_details(), inputs, strict=True):
             self._interpreter.set_tensor(entry["index"], value)
         self._interpreter.invoke()
-        return [
-            # LiteRT's Python interface does not read tensors without elements.
-            np.empty(entry["shape"], entry["dtype"])
-            if 0 in entry["shape"]
-            else self._interpreter.get_tensor(entry["index"])
-            for entry in self._interpreter.get_output_details()
-        ]
+        entries = self._interpreter.get_output_details()
+        return [elements_of(self._interpreter, entry["index"]) for entry in entries]

@@ -23,7 +23,7 @@ from kiln.arrays import Array
 from kiln.errors import KilnError
 from kiln.frontend.onnx.plain_session import plain_session
 from kiln.frontend.quiet import quiet_stderr
-from kiln.frontend.tflite.files import builtin_of, tensor_name
+from kiln.frontend.tflite.files import builtin_of, elements_of, tensor_name
 from kiln.golden.compare import ErrorLimits, compare
 
 _SHAPE_OF = {"Shape", "Size", "SHAPE", "RANK"}
@@ -217,7 +217,7 @@ def _tflite(path: Path, exact: Sequence[Array], padded: Sequence[Array]) -> Trac
         for index, value in zip(inputs, tensors, strict=True):
             interpreter.set_tensor(int(index), value)
         interpreter.invoke()
-        results = {n: interpreter.get_tensor(int(n)) for operator in operators for n in operator.outputs}
+        results = {n: elements_of(interpreter, int(n)) for operator in operators for n in operator.outputs}
         return {**dict(zip(inputs, tensors, strict=True)), **results}
 
     return Traced(operators, inputs, values(exact), values(padded))

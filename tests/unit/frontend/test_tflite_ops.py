@@ -10,6 +10,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 from kiln.errors import KilnError
 from kiln.frontend.tflite.own_nodes import shown_reason
+from kiln.frontend.tflite.resized_file import resized
 from kiln.golden.reference import open_reference
 from tflite_files import Node, Tensor, write, write_graph
 
@@ -154,6 +155,67 @@ def test_batch_axes_of_a_gather_that_do_not_come_first(
     path = write(tmp_path / "m.tflite", tensors, OP.GATHER, _gather(axis, batch), [0, 1], [2])
     with pytest.raises(KilnError, match=rf"GATHER .*axis {axis}, allowed: {why} batch axes"):
         imported(path)
+
+
+@pytest.mark.parametrize(("place", "masks"), [(3, (5, 5)), (-1, (5, 5)), (9, (5, 5)), (0, (1, 5))])
+def test_a_slice_at_a_place_that_the_run_computes(place: int, masks: tuple[int, int], tmp_path: Path) -> None:
+    """One column of a tensor; a place outside is the nearest one. A part that begins there is refused."""
+    zero, one = (Tensor(f"c{n}", (3,), "int32", data=np.full(3, n, np.int32)) for n in (0, 1))
+    tensors = [Tensor("x", (2, 4, 3)), Tensor("i", (3,), "int32"), Tensor("end", (3,), "int32"), zero, one]
+    tensors.append(Tensor("y", (2, 3)))
+    options = schema.StridedSliceOptionsT()
+    options.beginMask, options.endMask, options.shrinkAxisMask = *masks, 2
+    nodes = [
+        Node(OP.ADD, schema.AddOptionsT(), [1, 4], [2]),
+        Node(OP.STRIDED_SLICE, options, [0, 1, 2, 4], [5]),
+    ]
+    path = write_graph(tmp_path / "m.tflite", tensors, nodes, [0, 1], [5])
+    if masks[0] == 1:
+        with pytest.raises(KilnError, match="allowed for axes that it drops, but entry 2 keeps a part"):
+            imported(path)
+        return
+    x, places = np.arange(24, dtype=np.float32).reshape(2, 4, 3), np.int32([0, place, 0])
+    got = run(imported(path), x, places)
+    assert np.array_equal(got, x[:, min(place, 3)])
+    if place < 4:  # LiteRT would read memory outside of the tensor
+        assert np.array_equal(got, reference(path, x, places))
+
+
+@pytest.mark.parametrize("stored", ["float16", "float32"])
+def test_numbers_of_16_bits_are_read_by_converters(stored: str, tmp_path: Path) -> None:
+    """The two values of ONE_HOT: constants that a DEQUANTIZE widens, and an input of the graph."""
+    values = [Tensor(f"v{n}", (), stored, data=np.asarray(n, stored)) for n in (2, -1)]
+    tensors = [
+        Tensor("x", (3,), "int32"), Tensor("depth", (), "int32", data=np.int32(4)), *values, Tensor("on", ()),
+        Tensor("off", ()), Tensor("y", (3, 4)),
+    ]  # fmt: skip
+    options = schema.OneHotOptionsT()
+    options.axis = -1
+    widen = [Node(OP.DEQUANTIZE, schema.DequantizeOptionsT(), [n], [n + 2]) for n in (2, 3)]
+    last = Node(OP.ONE_HOT, options, [0, 1, 4, 5 if stored == "float16" else 3], [6])
+    inputs = [0] if stored == "float16" else [0, 4]
+    nodes = [*widen, last] if stored == "float16" else [last]
+    path = write_graph(tmp_path / "m.tflite", tensors, nodes, inputs, [6])
+    given = [np.int32([0, 3, 5]), np.float32(2)][: len(inputs)]
+    assert np.array_equal(run(imported(path), *given), reference(path, *given))
+
+
+def test_known_values_without_elements(tmp_path: Path) -> None:
+    """LiteRT refuses to read them: such as the places of frames, in a signal shorter than one."""
+    ends = [Tensor(f"c{n}", (1,), "int32", data=np.zeros(1, np.int32)) for n in range(2)]
+    tensors = [Tensor("x", (4,)), Tensor("s", (1,), "int32"), *ends, Tensor("e", (0,), "int32")]
+    options = schema.ShapeOptionsT()
+    options.outType = schema.TensorType.INT32
+    nodes = [
+        Node(OP.SHAPE, options, [0], [1]),
+        Node(OP.SLICE, schema.SliceOptionsT(), [1, 2, 3], [4]),
+        Node(OP.CONCATENATION, schema.ConcatenationOptionsT(), [4, 1], [5]),
+        Node(OP.RESHAPE, schema.ReshapeOptionsT(), [0, 5], [6]),
+    ]
+    tensors += [Tensor("t", (1,), "int32"), Tensor("y", (4,))]
+    path = write_graph(tmp_path / "m.tflite", tensors, nodes, [0], [6])
+    assert run(imported(path), np.float32([1, 2, 3, 4])).tolist() == [1, 2, 3, 4]
+    resized(path.read_bytes(), [[3]], known=True)
 
 
 def test_tvm_still_turns_indices_round(tmp_path: Path) -> None:

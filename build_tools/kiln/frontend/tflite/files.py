@@ -46,6 +46,17 @@ def text_of(name: Any) -> str:
     return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
 
 
+def elements_of(interpreter: Any, index: int) -> Array:
+    """The elements of a tensor of the first graph after a run; LiteRT refuses to read one that has none."""
+    try:
+        return np.asarray(interpreter.get_tensor(index))
+    except ValueError:
+        entry = next(one for one in interpreter.get_tensor_details() if one["index"] == index)
+        if 0 not in entry["shape"]:
+            raise
+        return np.zeros(entry["shape"], entry["dtype"])
+
+
 def packed(model: Any) -> bytes:
     """The content of the TFLite file of `model`."""
     builder = flatbuffers.Builder(1 << 20)

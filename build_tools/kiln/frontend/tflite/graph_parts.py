@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
-from kiln.frontend.tflite.files import indices, packed
+from kiln.frontend.tflite.files import elements_of, indices, packed
 
 
 def inputs_of(graph: Any, outputs: set[int]) -> set[int]:
@@ -71,6 +71,6 @@ def runner_of_graph(
             text = " ".join(str(error).split())
             raise fail(f"LiteRT cannot run its graph: {text}") from error
         pairs = zip(sorted(positions), outputs, strict=True)
-        return {position: np.array(reader.get_tensor(index)) for position, index in pairs}
+        return {position: np.array(elements_of(reader, index)) for position, index in pairs}
 
     return run

@@ -35,10 +35,12 @@ def densify(node: TfliteOperands) -> Any:
 
 def dequantize(node: TfliteOperands) -> Any:
     """DEQUANTIZE of float16 and quantised constants, which TVM 0.27 does not find; it converts other
-    inputs."""
+    inputs. A single number becomes a constant: converters read it, as the value of a PADV2."""
+    held = node.array(0)
     if node.dtype(0) == "float16":
-        return op.astype(node.raw(0), "float32")
-    if node.array(0) is None or node.inputs[0].qnn_params is None:
+        is_number = held is not None and held.size == 1
+        return const(held, "float32") if is_number else op.astype(node.raw(0), "float32")
+    if held is None or node.inputs[0].qnn_params is None:
         return None
     return node.real(0)
 
@@ -246,8 +248,9 @@ def cumsum(node: TfliteOperands) -> Any:
 
 
 def one_hot(node: TfliteOperands) -> Any:
-    """ONE_HOT of quantised values, which LiteRT copies as they are stored; real numbers are left to TVM."""
-    if node.inputs[2].qnn_params is None:
+    """ONE_HOT of quantised values, which LiteRT copies as they are stored, and of computed ones; constants
+    of other types are left to TVM."""
+    if node.inputs[2].qnn_params is None and not any(node.array(index) is None for index in (2, 3)):
         return None
     rank, depth = len(node.shape(0)) + 1, int(node.constant_array(1).item())
     axis = int(node.options("OneHotOptions").Axis()) % rank

@@ -89,22 +89,6 @@ class Converter(CountedConverter):
         name = custom_name(self.model, op)
         return name if name in OWN else super().get_op_code_str(op)
 
-    def get_tensor_type_str(self, tensor_type: int) -> str:
-        """The name of an element type. Raises ValueError for one that no operator computes."""
-        try:
-            return str(super().get_tensor_type_str(tensor_type))
-        except NotImplementedError as error:
-            names = {code: name.lower() for name, code in vars(tflite.TensorType).items() if name.isupper()}
-            raise ValueError(
-                f"a tensor of type {names.get(tensor_type, tensor_type)}: not supported"
-            ) from error
-
-    def get_expr(self, index: int) -> Any:
-        """Tensor `index` as an expression; TVM 0.27's converters call it for constants of the file, too."""
-        if index < 0 or self.has_expr(index):
-            return super().get_expr(index)
-        return self.get_tensor_expr(self.get_tensors([index])[0])
-
     def _with_own(self, converter: Callable[[TfliteOperands], Any], otherwise: Any) -> Any:
         """A converter by `converter`, or, where that returns None, by `otherwise`."""
 

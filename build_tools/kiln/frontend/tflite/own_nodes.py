@@ -9,13 +9,13 @@ from typing import Any
 import tflite
 from flatbuffers import flexbuffers  # type: ignore[import-untyped]
 from tvm import relax
-from tvm.relax.frontend.tflite import tflite_frontend
 
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.size_of import plain_sizes
 from kiln.frontend.tflite import mediapipe
 from kiln.frontend.tflite.files import builtin_of
+from kiln.frontend.tflite.tensors import TensorConverter
 from kiln.operators.convert import OwnNode
 from kiln.operators.declaration import OwnQuant, OwnTensor
 from kiln.operators.registry import WAY, LoadedOperator, by_name
@@ -69,7 +69,7 @@ def quant_of(tensor: Any) -> OwnQuant | None:
     return OwnQuant(scales, zeros or (0,) * len(scales), int(quantisation.QuantizedDimension()))
 
 
-class OwnConverter(tflite_frontend.OperatorConverter):  # type: ignore[misc]  # tvm is untyped
+class OwnConverter(TensorConverter):
     """Converts the custom operators that are declared."""
 
     def __init__(self, *arguments: Any) -> None:

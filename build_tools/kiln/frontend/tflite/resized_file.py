@@ -8,7 +8,7 @@ import numpy as np
 
 from kiln.errors import KilnError
 from kiln.frontend.quiet import quiet_stderr
-from kiln.frontend.tflite.files import packed
+from kiln.frontend.tflite.files import elements_of, packed
 from kiln.frontend.tflite.known_values import with_known_values
 from kiln.frontend.tflite.window_sizes import check_windows
 
@@ -54,5 +54,5 @@ def resized(content: bytes, shapes: Sequence[Sequence[int]], known: bool = False
                 if number == 0:  # in others, a size may differ from iteration to iteration
                     tensor.shapeSignature = None
     if known:
-        with_known_values(schema, model, lambda index: np.asarray(reader.get_tensor(index)))
+        with_known_values(schema, model, lambda index: elements_of(reader, index))
     return packed(model)

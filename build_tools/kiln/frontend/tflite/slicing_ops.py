@@ -34,17 +34,25 @@ class _Cut:
 
 
 def strided_slice(node: TfliteOperands) -> Any:
-    """STRIDED_SLICE with all of its masks.
+    """STRIDED_SLICE with all of its masks. The run may compute the places of axes that the result drops.
 
     TVM 0.27 ignores that ends are offsets to begins, and makes the result a constant shape, which is wrong
     for an axis of a dynamic size that is shorter than the end at some sizes.
     """
     options = node.options("StridedSliceOptions")
-    begin, end, step = (node.constant_array(index).reshape(-1).tolist() for index in (1, 2, 3))
+    step = node.constant_array(3).reshape(-1).tolist()
+    is_known = not any(node.array(index) is None for index in (1, 2))
+    if not is_known:
+        _check_masks(options, len(step))
+    begin, end = (
+        node.constant_array(index).reshape(-1).tolist() if is_known else [value] * len(step)
+        for index, value in ((1, 0), (2, 1))
+    )
     if hasattr(options, "Offset") and options.Offset():
         end = _ends(options, begin, end, step)
     parts, added = _parts(options, node.shape(0), [*zip(begin, end, step, strict=True)])
-    data = _sliced(node, node.raw(0), [replace(part, step=1) if part.backwards else part for part in parts])
+    data = node.raw(0) if is_known else _placed(node, options, len(step), parts)
+    data = _sliced(node, data, [replace(part, step=1) if part.backwards else part for part in parts])
     for part in parts:
         if part.backwards:
             data = node.emit(op.flip(data, part.axis))
@@ -55,6 +63,32 @@ def strided_slice(node: TfliteOperands) -> Any:
     if dropped:
         data = node.emit(op.squeeze(data, dropped))
     return node.emit(op.expand_dims(data, added)) if added else data
+
+
+def _check_masks(options: Any, count: int) -> None:
+    """Raise ValueError if a slice from places of the run has an entry that its masks do not replace."""
+    for number in range(count):
+        is_whole = (options.BeginMask() & options.EndMask()) >> number & 1
+        if _kind(options, number) == "part" and not is_whole:
+            raise ValueError(
+                "the run computes its begins or ends: allowed for axes that it drops, but entry "
+                f"{number} keeps a part of one: cut such a part by SLICE"
+            )
+
+
+def _placed(node: TfliteOperands, options: Any, count: int, parts: list[_Cut]) -> Any:
+    """Input 0 with one place, which the run computes, of each axis that the result drops.
+
+    A place before the first counts from the end; one outside of the axis is the nearest one in it.
+    """
+    numbers = [number for number in range(count) if _kind(options, number) == "place"]
+    data, shape = node.raw(0), node.shape(0)
+    for number, part in zip(numbers, (part for part in parts if part.alone), strict=True):
+        place, size = node.entry(1, number), shape[part.axis]
+        from_end = node.bind(op.add(place, const(size, "int64")))
+        place = node.bind(op.where(node.bind(op.less(place, const(0, "int64"))), from_end, place))
+        data = node.bind(op.take(data, node.inside(place, size - 1), part.axis, mode="clip"))
+    return data
 
 
 def _sliced(node: TfliteOperands, data: Any, parts: list[_Cut]) -> Any:
