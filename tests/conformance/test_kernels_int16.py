@@ -67,7 +67,8 @@ def _cases() -> list[Case]:
     for number, values in enumerate(("random", "least", "most")):
         cases += [replace(runtime[index], values=values) for index in (number, 4 - number)]
     cases += [replace(runtime[0], w="int8"), replace(runtime[2], x="uint8"), replace(runtime[1], x="int8")]
-    return cases
+    # Depthwise, with lines of eight sums.
+    return [*cases, Case((1, 4, 10, 20), (2, 3, 1, 20), groups=20)]
 
 
 CASES = _cases()

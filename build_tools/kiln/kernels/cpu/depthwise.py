@@ -180,7 +180,8 @@ def division(
 
     `dtypes`: of x and the weights. `weights_narrow`: whether magnitudes of the weights are below 128.
     """
-    lanes, method = machine.lanes("float32"), method_of(machine, dtypes, accumulator, weights_narrow)
+    lanes = machine.lanes("int64" if accumulator == "int64" else "float32")
+    method = method_of(machine, dtypes, accumulator, weights_narrow)
     if _doubled(machine, dtypes, accumulator, method):
         lanes *= 2
         machine = replace(machine, registers=machine.registers // 2)
