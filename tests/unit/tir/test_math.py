@@ -77,6 +77,7 @@ def away(x: Array) -> Array:
     return np.asarray(np.trunc(x + np.where(x < 0, -0.5, 0.5)))
 
 
+MAGNITUDES = np.logspace(3, 38.5, 50_001).astype("f4") * (-1) ** np.arange(50_001, dtype="f4")
 ABSOLUTE: dict[str, tuple[Function, Callable[[Array], Array], Array, float]] = {
     "tanh": (tirx.tanh, np.tanh, line(-20, 20), 3e-7),
     "sigmoid": (tirx.sigmoid, lambda x: 1 / (1 + np.exp(-x)), line(-20, 20), 2e-7),
@@ -84,6 +85,8 @@ ABSOLUTE: dict[str, tuple[Function, Callable[[Array], Array], Array, float]] = {
     "sin": (tirx.sin, np.sin, line(-100, 100), 2e-7),
     "cos": (tirx.cos, np.cos, line(-100, 100), 2e-7),
     "sin_far": (tirx.sin, np.sin, line(-8000, 8000), 2e-6),
+    "sin_great": (tirx.sin, np.sin, MAGNITUDES, 2e-7),
+    "cos_great": (tirx.cos, np.cos, MAGNITUDES, 2e-7),
 }
 RELATIVE: dict[str, tuple[Function, Callable[[Array], Array], Array, float]] = {
     "exp": (tirx.exp, np.exp, line(-87, 88), 2.0),
@@ -99,6 +102,7 @@ RELATIVE: dict[str, tuple[Function, Callable[[Array], Array], Array, float]] = {
 # Of the functions in tir/inverse_functions.py, in units of the last place.
 RELATIVE |= {
     "tan": (tirx.tan, np.tan, line(-1.5, 1.5), 4.0),
+    "tan_great": (tirx.tan, np.tan, MAGNITUDES, 5.0),
     "atan": (tirx.atan, np.arctan, line(-50, 50), 4.0),
     "asin": (tirx.asin, np.arcsin, line(-1, 1), 4.0),
     "acos": (tirx.acos, np.arccos, line(-1, 1), 4.0),
@@ -123,6 +127,12 @@ def test_absolute_error(name: str, tmp_path: Path) -> None:
     error = np.abs(evaluate(function, x, tmp_path) - exact(x.astype("f8"))).max()
     print(f"{name}: {error:.3g}")
     assert error <= limit
+
+
+def test_angles_that_are_not_finite(tmp_path: Path) -> None:
+    x = np.resize(np.array([1, np.inf, -np.inf, np.nan, 1e9], "f4"), 37)
+    for function in (tirx.sin, tirx.cos, tirx.tan):
+        assert (np.isnan(evaluate(function, x, tmp_path)) == ~np.isfinite(x)).all()
 
 
 @pytest.mark.parametrize("name", RELATIVE)
