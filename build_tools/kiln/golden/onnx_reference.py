@@ -56,18 +56,28 @@ class OnnxRuntime(Reference):
                 if not (lacks_code or is_newer(self.graph)):
                     raise
                 with contextlib.suppress(Exception):  # it lacks operators too: the first error tells more
-                    self._use_evaluator(path)
+                    self._use_evaluator(path, error)
                     return
                 raise
         self._use_evaluator(path)
 
-    def _use_evaluator(self, path: Path) -> None:
-        self._evaluate = evaluator(onnx.load(path))
+    def _use_evaluator(self, path: Path, cause: Exception | None = None) -> None:
+        """Use ONNX's evaluator; `cause`: why ONNX Runtime cannot, which tells more than its error."""
+        evaluate = evaluator(onnx.load(path))
+
+        def run(inputs: Sequence[Array]) -> list[Array]:
+            try:
+                return evaluate(inputs)
+            except Exception:
+                if cause is None:
+                    raise
+                self.about = _about_runtime()
+                raise cause from None
+
+        self._evaluate = run
         self.about = {"name": "onnx", "version": onnx.__version__, "settings": {"evaluator": "NumPy"}}
 
     def _open_session(self, path: Path, graph: onnx.ModelProto) -> None:
-        import onnxruntime
-
         own_parts = onnx_parts(path, graph, lambda content: _by_name(plain_session(content)))
         if own_parts is not None:
             self._evaluate = own_parts.run
@@ -80,22 +90,28 @@ class OnnxRuntime(Reference):
             self._evaluate = lambda inputs: session.run(
                 None, {name: np.asarray(value) for name, value in zip(names, inputs, strict=True)}
             )
-        self.about = {
-            "name": "onnxruntime",
-            "version": onnxruntime.__version__,
-            "settings": {"graph_optimization_level": "ORT_DISABLE_ALL", "provider": "CPU", "threads": 1},
-        }
+        self.about = _about_runtime()
 
     def _run(self, inputs: Sequence[Array]) -> list[Array]:
         # NumPy's functions return plain numbers in place of tensors without axes.
         arrays = [np.asarray(value) for value in inputs]
         try:
             return [np.asarray(value) for value in self._evaluate(arrays)]
-        except Exception:  # some types of newer operators are refused in the first run only
+        except Exception as error:  # some types of newer operators are refused in the first run only
             if self.about["name"] == "onnx" or self.graph is None or not is_newer(self.graph):
                 raise
-        self._use_evaluator(self.path)
+            self._use_evaluator(self.path, error)
         return [np.asarray(value) for value in self._evaluate(arrays)]
+
+
+def _about_runtime() -> dict[str, Any]:
+    import onnxruntime
+
+    return {
+        "name": "onnxruntime",
+        "version": onnxruntime.__version__,
+        "settings": {"graph_optimization_level": "ORT_DISABLE_ALL", "provider": "CPU", "threads": 1},
+    }
 
 
 def _by_name(session: Any) -> Callable[[Mapping[str, Array]], list[Array]]:

@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 from kiln.arrays import Array
+from kiln.errors import KilnError
 from kiln.golden.reference import open_reference
 from onnx import TensorProto, helper
 
@@ -54,6 +55,13 @@ def test_types_that_onnx_runtime_lacks(tmp_path: Path) -> None:
     x, w, b = np.array([[1, 2]]), np.array([[3, 4], [5, 1 << 40]]), np.array([7, 8])
     assert reference.run([x, w, b])[0].tolist() == (x @ w + b).tolist()
     assert reference.about["name"] == "onnx"
+
+
+def test_what_neither_can_run_is_told_in_the_words_of_onnx_runtime(tmp_path: Path) -> None:
+    _saved(tmp_path / "m.onnx", helper.make_node("SwiGLU", ["x"], ["y"]))
+    reference = open_reference(tmp_path / "m.onnx")
+    with pytest.raises(KilnError, match=r"onnxruntime, cannot run it: .*SwiGLU"):
+        reference.run([X])
 
 
 def test_onnx_runtime_still_refuses_the_newest_format(tmp_path: Path) -> None:
