@@ -104,6 +104,14 @@ def test_a_result_that_is_a_sequence_is_refused_with_the_way_round(tmp_path: Pat
         import_model(write(tmp_path / "m.onnx", text), ImportOptions("m"))
 
 
+def test_a_sequence_of_16_bits_that_a_loop_carries(tmp_path: Path) -> None:
+    text = """g (float16[3] x) => (float16[a,b] y) { q = SequenceEmpty<dtype = 10>()
+    s = Loop<body = b (int64 n, bool c, seq(float16[3]) old) => (bool more, seq(float16[3]) new)
+      { more = Identity(c) new = SequenceInsert(old, x) }>(three, "", q)
+    y = ConcatFromSequence<axis=0, new_axis=1>(s) }"""
+    check(write(tmp_path / "m.onnx", text, **CONSTANTS), normal(3).astype("f2"))
+
+
 SCAN = """<ir_version: 3, opset_import: ["" : 8]>
 g (float[2, 3] h, float[2, 4, 3] x, float[2, 4, 3] z) => (float[2, 3] y, float[2, 4, 3] rows) {
   y, rows = Scan<num_scan_inputs = 2, directions = [0, 1],

@@ -123,8 +123,7 @@ def _widen(graph: onnx.GraphProto, renamed: dict[str, str]) -> None:
             _widen(inner, renamed)
             del inner.value_info[:]
             for value in (*inner.input, *inner.output):
-                if _is_half(value):  # a value without a type must not get one that is undefined
-                    value.type.tensor_type.elem_type = TensorProto.FLOAT
+                _widen_type(value.type)
                 value.name = renamed.get(value.name, value.name)
 
 
@@ -132,6 +131,14 @@ def _widen_tensor(tensor: onnx.TensorProto) -> None:
     if tensor.data_type in HALVES:
         value = numpy_helper.to_array(tensor).astype(np.float32)
         tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
+
+
+def _widen_type(kind: onnx.TypeProto) -> None:
+    """Make 16-bit floats float32 in the type of a tensor, a sequence of tensors or an optional value."""
+    if kind.HasField("sequence_type") or kind.HasField("optional_type"):
+        _widen_type((kind.sequence_type if kind.HasField("sequence_type") else kind.optional_type).elem_type)
+    elif kind.tensor_type.elem_type in HALVES:  # a value without a type must not get one that is undefined
+        kind.tensor_type.elem_type = TensorProto.FLOAT
 
 
 def _is_half(value: onnx.ValueInfoProto) -> bool:
