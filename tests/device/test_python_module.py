@@ -188,6 +188,21 @@ def test_dlpack_tensors_are_not_copied(net: Any) -> None:
     assert np.array_equal(out, Y)
 
 
+class NegatedForeign(Foreign):
+    """A tensor whose memory has the negated values, as PyTorch's z.conj().imag."""
+
+    def is_neg(self) -> bool:
+        return True
+
+
+def test_dlpack_tensors_that_are_negated_are_refused(net: Any) -> None:
+    """The library gives their memory without a word: the run read the values with the wrong sign."""
+    with pytest.raises(kiln.KilnError, match=r"input 'x': .*negated values.*: tensor\.resolve_neg\(\)"):
+        net(NegatedForeign(X.copy()))
+    with pytest.raises(kiln.KilnError, match=r"output 'y': .*negated values"):
+        net.run({"x": X}, out={"y": NegatedForeign(np.zeros((2, 3), np.float32))})
+
+
 class EarlyForeign(Foreign):
     """A tensor with the first version of DLPack, which has no flag for memory that must not be written."""
 

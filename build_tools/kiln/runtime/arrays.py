@@ -30,6 +30,10 @@ def as_array(value: Any, dtype: np.dtype[np.generic], name: str = "an input") ->
     if isinstance(value, np.ndarray):
         array = value
     elif hasattr(value, "__dlpack__"):
+        if hasattr(value, "is_neg") and value.is_neg():  # such as z.conj().imag, whose memory has z.imag
+            raise KilnError(
+                f"{name}: its memory has the negated values, which DLPack does not say: tensor.resolve_neg()"
+            )
         try:
             array = np.from_dlpack(value)
         except Exception as error:  # whatever the other library raises
