@@ -32,6 +32,8 @@ _OF_COMPILER = {
 _OF_FLOATS = re.compile(
     r"__aeabi_(c?[fd]|\w+2[fd]$|h2f)\w*|__[a-z]*([hsd]f)+([sdt]i)?[23]?|__[a-z]+[sdt]i[hsd]f"
 )
+# Between floats and integers of 64 bits: cores with instructions for all arithmetic on floats lack these.
+_OF_LONGS = re.compile(r"__aeabi_([fd]2u?lz|u?l2[fd])|__fix(uns)?[sd]fdi|__float(un)?di[sd]f")
 
 # Symbols that every linker defines: tables of addresses, the stack and the memory of WebAssembly.
 _OF_LINKER = ("_GLOBAL_OFFSET_TABLE_", "__stack_pointer", "__memory_base", "__table_base", "__linear_memory")
@@ -48,6 +50,11 @@ def is_available(symbol: str, target: Target | None) -> bool:
 def computes_floats(symbol: str) -> bool:
     """Whether `symbol` is a function of a compiler's library that computes with floats in software."""
     return _OF_FLOATS.fullmatch(symbol) is not None
+
+
+def converts_longs(symbol: str) -> bool:
+    """Whether `symbol` is such a function that converts between floats and integers of 64 bits."""
+    return _OF_LONGS.fullmatch(symbol) is not None
 
 
 def missing_symbols(path: Path, target: Target | None = None) -> list[str]:

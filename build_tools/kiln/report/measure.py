@@ -8,7 +8,7 @@ from pathlib import Path
 from kiln.byoc.libraries import folder as external
 from kiln.config import Target
 from kiln.device.link import link, link_flags
-from kiln.emit.run_time_library import computes_floats
+from kiln.emit.run_time_library import computes_floats, converts_longs
 from kiln.emit.size_schema import (
     CodeByPart,
     GpuUsage,
@@ -115,15 +115,16 @@ def code_by_part(
     """Bytes of code of the parts of a linked program, and of each kernel by its symbol.
 
     `members`: function name → object of the library. Functions that `base` also contains are not counted;
-    functions from outside of the library, such as the C library's, count as `other`.
+    functions from outside of the library, such as the C library's, count as `other`, and so do conversions
+    of 64-bit integers to floats and back where no other function computes floats in software.
     """
     kernels = {kernel.symbol: 0 for kernel in plan.kernels}
     totals: dict[str, int] = {}
-    for name, size in program.functions.items():
-        if name in base.functions:
-            continue
+    added = {name: size for name, size in program.functions.items() if name not in base.functions}
+    in_software = any(computes_floats(name) and not converts_longs(name) for name in added)
+    for name, size in added.items():
         part_of_code = _part(members.get(name, ""), f"{plan.name}_plan.")
-        if part_of_code == "other" and computes_floats(name):
+        if part_of_code == "other" and in_software and computes_floats(name):
             part_of_code = "floats"
         # Mach-O's libraries do not list the functions that a kernel was split into.
         owner = _kernel_of(name, kernels) if part_of_code in ("kernels", "other") else None

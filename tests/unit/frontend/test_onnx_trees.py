@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,18 @@ def test_two_classes_with_a_score_each(transform: str, tmp_path: Path) -> None:
     path = write(tmp_path / "l.onnx", nodes, [x()], {"label": (INT64, 1)})
     with pytest.raises(KilnError, match=r"output 0 \('label'\) is the label of two classes.*'cut'"):
         import_model(path, ImportOptions("m"))
+
+
+@pytest.mark.parametrize("least", [0.25, -2.0])
+def test_classes_that_may_have_no_vote(least: float, tmp_path: Path) -> None:
+    """ONNX Runtime gives no label of one, though its score, 0, is above negative ones."""
+    trees = nodes_of([2], MODES[:1])
+    leaves = leaves_of(trees, "class", [0], least) | {"class_ids": [0, 1, 1, 2]}
+    nodes = [node("TreeEnsembleClassifier", ["l", "y"], **trees, **leaves, classlabels_int64s=[3, 7, 9])]
+    path = write(tmp_path / "m.onnx", nodes, [x()], {"y": (FLOAT, 2), "l": (INT64, 1)})
+    refused = pytest.raises(KilnError, match=r"output 0 \('l'\) is the label of classes for which not every")
+    with contextlib.nullcontext() if least > 0 else refused:
+        check(path, ROWS)
 
 
 def test_labels_that_are_texts_are_refused_where_they_are_read(tmp_path: Path) -> None:

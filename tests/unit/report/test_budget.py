@@ -250,6 +250,11 @@ def test_code_is_told_apart() -> None:
     code, kernels = measure.code_by_part(plan(), ElfProgram(sections, functions), base, members)
     assert code == CodeByPart(kernels=137, plan=26, runtime=16, threads=8, platform=4, other=3)
     assert kernels == {"tiny_a": 107, "tiny_b": 30}
+    # Cores that compute floats convert 64-bit integers by functions, too: no floats in software.
+    for name, floats in (("__aeabi_d2lz", None), ("__floatundidf", None), ("__aeabi_dadd", 3)):
+        functions[name] = 1
+        found = measure.code_by_part(plan(), ElfProgram(sections, functions), base, members)
+        assert found[0].floats == floats
 
 
 LINKED = {"flash_bytes": 900, "ram_bytes": 20, "stack_bytes": 700}

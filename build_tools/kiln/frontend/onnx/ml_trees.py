@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -92,20 +93,32 @@ def regressor(body: Body) -> list[str]:
     return [transform_scores(body, body.cast(sums, "float32"), transform)]
 
 
-def _greatest(body: Body, labels: Labels, scores: str) -> str | None:
+def _greatest(body: Body, labels: Labels, scores: str, all_scored: bool) -> str | None:
     """The labels of the greatest scores of each row; None where nothing reads them.
 
-    Raises ValueError for labels of two classes: ONNX Runtime gives the second where its score is above 0.
+    Raises ValueError for labels of two classes: ONNX Runtime gives the second where its score is above 0; and
+    where a row may have no vote for a class, whose score of 0 ONNX Runtime leaves out.
     """
+    if not body.reads(0):
+        return None
+    what = "two classes that have a score each"
     if labels.count > 2:
-        return labels.greatest(scores)
-    if body.reads(0):
-        raise ValueError(
-            f"its output 0 ('{body.node.output[0]}') is the label of two classes that have a score each, "
-            "which runtimes do not agree about: leave that output out with the key 'cut', and take the class "
-            "from the scores"
-        )
-    return None
+        if all_scored:
+            return labels.greatest(scores)
+        what = "classes for which not every row has a vote, with weights that are not all positive"
+    raise ValueError(
+        f"its output 0 ('{body.node.output[0]}') is the label of {what}, which runtimes do not agree about: "
+        "leave that output out with the key 'cut', and take the class from the scores"
+    )
+
+
+def _scored_in_all_rows(body: Body) -> set[int]:
+    """The classes for which every row has a vote: all leaves of one tree vote for them."""
+    kinds = zip(body.required("nodes_treeids"), body.required("nodes_modes"), strict=True)
+    leaves = Counter(tree for tree, mode in kinds if mode == b"LEAF")
+    columns = [body.required(f"class_{name}") for name in ("treeids", "nodeids", "ids")]
+    votes = Counter((tree, number) for tree, _, number in {*zip(*columns, strict=True)})
+    return {number for (tree, number), count in votes.items() if count == leaves[tree]}
 
 
 def classifier(body: Body) -> list[str | None]:
@@ -120,7 +133,9 @@ def classifier(body: Body) -> list[str | None]:
         forest.check_columns(columns, labels.count)
         sums = _with_base(body, forest_sums(body, x, forest, labels.count, "SUM"), labels.count)
         scores = body.cast(sums, "float32")
-        return [_greatest(body, labels, scores), transform_scores(body, scores, transform)]
+        is_based, is_positive = bool(_numbers(body, "base_values")), bool((forest.weight > 0).all())
+        all_scored = is_based or is_positive or len(_scored_in_all_rows(body)) == labels.count
+        return [_greatest(body, labels, scores, all_scored), transform_scores(body, scores, transform)]
     if scored != {0}:
         raise ValueError(
             f"of two classes, its class_ids are {sorted(scored)}, which runtimes do not agree about: allowed "
