@@ -205,9 +205,11 @@ def check_ranges(
     for name, declared in shapes.items():
         for axis, size in enumerate(options.shapes.get(name) or declared or ()):
             symbols = [None] if size is None else sorted(sizes.names(size))
-            for symbol in [symbol for symbol in symbols if _dim_of(symbol, options) is None]:
-                axes.setdefault(name, []).append(f"axis {axis}" + (f" ('{symbol}')" if symbol else ""))
-                keys[key_of(symbol or "")] = None
+            for symbol in symbols:
+                key = unnamed(name, axis) if symbol is None else symbol
+                if _dim_of(key, options) is None:
+                    axes.setdefault(name, []).append(f"axis {axis}" + (f" ('{symbol}')" if symbol else ""))
+                    keys[key_of(key)] = None
     count = sum(map(len, axes.values()))
     if count < 2:
         return
@@ -229,9 +231,14 @@ def _ways(keys: Sequence[str]) -> str:
     return f"{ranges} with dims={words} on the command line or 'dims: {{{entries}}}', or "
 
 
-def _dim_of(symbol: str | None, options: ImportOptions) -> DimRange | None:
+def unnamed(name: str, axis: int) -> str:
+    """The key in `dims` for an axis of input `name` that the file gives no name: x_0 for the first of `x`."""
+    return key_of(f"{name}_{axis}")
+
+
+def _dim_of(symbol: str, options: ImportOptions) -> DimRange | None:
     """The dimension of a name in a model file; None where it has none."""
-    return options.dims.get(symbol or "") or options.dims.get(key_of(symbol or ""))
+    return options.dims.get(symbol) or options.dims.get(key_of(symbol))
 
 
 def _dim(where: str, name: str, axis: int, symbol: str | None, options: ImportOptions) -> int | str:
@@ -240,7 +247,8 @@ def _dim(where: str, name: str, axis: int, symbol: str | None, options: ImportOp
     Raises KilnError for a symbol without a dimension, and for a dimension that has no single size.
     """
     shown = f" ('{symbol}')" if symbol else ""
-    key, dim = key_of(symbol or ""), _dim_of(symbol, options)
+    key = key_of(symbol or unnamed(name, axis))
+    dim = _dim_of(symbol or key, options)
     if dim is None:
         ranges = _ways([key]) if key else ""
         raise KilnError(

@@ -186,6 +186,20 @@ def test_a_dimension_that_no_input_has(sizes: tuple[int, int], tmp_path: Path) -
         imported(path, {**N, "m": sizes})
 
 
+def test_axes_without_names_have_those_of_their_input(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", "g (float[n,4,m] X) => (float[n,4,m] y) { y = Exp(X) }")
+    model = onnx.load(path)
+    for axis in (0, 2):
+        model.graph.input[0].type.tensor_type.shape.dim[axis].ClearField("dim_param")
+    onnx.save(model, path)
+    _, interface = imported(path, {"x_0": (1, 9), "x_2": (2, 5)})
+    assert interface.outputs[0].shape == ["x_0", 4, "x_2"]
+    with pytest.raises(
+        KilnError, match=r"'X' axis 2 is dynamic .* with dims=x_2:1\.\.8 on the command"
+    ):
+        imported(path, {"x_0": (1, 9)})
+
+
 def test_a_dimension_of_which_the_bucket_says_nothing(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", "g (float[n,4] x) => (float[n,4] y) { y = Exp(x) }")
     options = from_config(configuration(N), Box(name="b", dims={}))

@@ -28,6 +28,16 @@ def reshape(path: Path, shape: tuple[int, ...]) -> Path:
     return write(path, tensors, schema.BuiltinOperator.RESHAPE, schema.ReshapeOptionsT(), [0, 1], [2])
 
 
+def test_axes_have_names_of_their_input(tmp_path: Path) -> None:
+    """An axis that the file marks as dynamic has a key in `dims`; without it, it keeps its size."""
+    path = reshape(tmp_path / "m.tflite", (-1, 108))
+    _, interface = imported(path, {"x_0": (1, 8)})
+    assert interface.outputs[0].shape == ["x_0", 108]
+    assert imported(path, {})[1].outputs[0].shape == [1, 108]
+    with pytest.raises(KilnError, match=r"dims\.x_1: no axis of an input is of this size"):
+        imported(path, {"x_1": (1, 8)})
+
+
 KINDS = schema.BuiltinOperator
 UNIT = (2**-15, 0)  # the scale and the zero point of LiteRT's LOGISTIC and SOFTMAX
 # By operator: its options, the type of its input, and the scale and zero point of input and result.

@@ -20,7 +20,7 @@ from kiln.file_kinds import refuse_other
 from kiln.frontend.counted.sizes import with_counted
 from kiln.frontend.importer import Imported, finish, read_model, result_types
 from kiln.frontend.interface import Port
-from kiln.frontend.options import ImportOptions, bind_shape
+from kiln.frontend.options import ImportOptions, bind_shape, unnamed
 from kiln.frontend.quiet import convert_quietly
 from kiln.frontend.state import STATES, StatePort
 from kiln.frontend.symbols import Symbols
@@ -225,7 +225,8 @@ def _input_shapes(
         marks = [1] * len(port.shape) if isinstance(signature, int) else list(signature)
         is_configured = port.name in options.shapes
         declared = tuple(
-            None if is_configured and mark < 0 else size for size, mark in zip(port.shape, marks, strict=True)
+            None if mark < 0 and (is_configured or unnamed(port.name, axis) in options.dims) else size
+            for axis, (size, mark) in enumerate(zip(port.shape, marks, strict=True))
         )
         shape = bind_shape(str(path), port.name, declared, options)
         for axis, size in enumerate(shape):
