@@ -99,13 +99,20 @@ def test_onnx_with_operators_that_cannot_be_imported(tmp_path: Path, refused: An
     assert "'cut: {inputs: [b]}'" in message  # numbers drawn at random can be an input
 
 
-def test_onnx_that_was_optimised_for_one_processor(tmp_path: Path, refused: Any) -> None:
+@pytest.mark.parametrize(
+    ("domain", "told"),
+    [
+        ("com.microsoft.nchwc", "ONNX Runtime has optimised the file for one processor: build the file from"),
+        ("qonnx.custom_op.general", "as QuantizeLinear and DequantizeLinear (QDQ or QCDQ)"),
+    ],
+)
+def test_onnx_with_operators_of_another_tool(tmp_path: Path, refused: Any, domain: str, told: str) -> None:
     model = onnx.parser.parse_model(GOOD.replace("b = Exp(a)", "b = ReorderInput(a)"))
-    model.graph.node[1].domain = "com.microsoft.nchwc"
-    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft.nchwc", 1))
+    model.graph.node[1].domain = domain
+    model.opset_import.append(onnx.helper.make_opsetid(domain, 1))
     source = tmp_path / "m.onnx"
     source.write_bytes(model.SerializeToString())
-    assert "ONNX Runtime has optimised the file for one processor: build the file from" in refused(source)
+    assert told in refused(source)
 
 
 def test_onnx_operator_in_a_form_that_cannot_be_imported(tmp_path: Path, refused: Any) -> None:

@@ -18,6 +18,8 @@ OF_THE_EXAMPLE = (
 )
 # Domains of operators that ONNX Runtime's optimiser writes for the processor that it runs on.
 _OF_ONE_MACHINE = ("com.microsoft.nchwc.", "com.ms.internal.")
+# Domains of operators that quantisers write for formats of their own, such as levels of any number of bits.
+_OF_QUANTISERS = ("qonnx.", "onnx.brevitas.", "finn.", "com.amd.quark.", "com.vai.")
 _RANDOM = frozenset(
     ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"]
 )
@@ -53,6 +55,11 @@ def refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
         way = (
             "ONNX Runtime has optimised the file for one processor: build the file from before, or one "
             "that it saved with graph_optimization_level = ORT_ENABLE_EXTENDED"
+        )
+    if any(kind.startswith(_OF_QUANTISERS) for kind in kinds):
+        way = (
+            "the quantiser has written operators of its own: let it write integers of 2 to 16 bits as "
+            f"QuantizeLinear and DequantizeLinear (QDQ or QCDQ); or {WAY}"
         )
     if drawn is not None:
         way = (
