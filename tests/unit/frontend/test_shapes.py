@@ -194,9 +194,7 @@ def test_axes_without_names_have_those_of_their_input(tmp_path: Path) -> None:
     onnx.save(model, path)
     _, interface = imported(path, {"x_0": (1, 9), "x_2": (2, 5)})
     assert interface.outputs[0].shape == ["x_0", 4, "x_2"]
-    with pytest.raises(
-        KilnError, match=r"'X' axis 2 is dynamic .* with dims=x_2:1\.\.8 on the command"
-    ):
+    with pytest.raises(KilnError, match=r"'X' axis 2 is dynamic .* with dims=x_2:1\.\.8 on the command"):
         imported(path, {"x_0": (1, 9)})
 
 

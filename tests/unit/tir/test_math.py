@@ -102,7 +102,13 @@ RELATIVE: dict[str, tuple[Function, Callable[[Array], Array], Array, float]] = {
 # Of the functions in tir/inverse_functions.py, in units of the last place.
 RELATIVE |= {
     "tan": (tirx.tan, np.tan, line(-1.5, 1.5), 4.0),
-    "log1p": (tirx.log1p, np.log1p, np.logspace(-37, 38, 100_003).astype("f4"), 18.0),
+    "log1p": (tirx.log1p, np.log1p, np.logspace(-37, 38, 100_003).astype("f4"), 70.0),
+    "log_of_sum": (
+        lambda x: tirx.log(tirx.FloatImm("float32", 1.0) + x),
+        np.log1p,
+        np.logspace(-37, 38, 100_003).astype("f4"),
+        70.0,
+    ),
     "tan_great": (tirx.tan, np.tan, MAGNITUDES, 5.0),
     "atan": (tirx.atan, np.arctan, line(-50, 50), 4.0),
     "asin": (tirx.asin, np.arcsin, line(-1, 1), 4.0),
