@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import http.server
+import io
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from kiln.errors import KilnError
-from kiln.scons.storage import DamagedError, Storage, StorageError, open_storage
+from kiln.scons.storage import DamagedError, Storage, StorageError, open_storage, receive
 
 KEY = hashlib.sha256(b"a run of a stage").hexdigest()
 
@@ -199,3 +200,17 @@ def test_a_server_may_close_the_connection_between_requests(server: Any, tmp_pat
     assert storage.has(sha256)
     storage._local.connection.sock.shutdown(2)  # type: ignore[attr-defined]
     storage.put(tmp_path / "content", sha256)
+
+
+def test_a_content_that_ends_half_way_is_no_error_of_the_disk(tmp_path: Path) -> None:
+    """It ended the build, which goes on without the cache for a StorageError."""
+
+    class Half(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell():
+                raise TimeoutError("timed out")
+            return super().read(1)
+
+    with pytest.raises(StorageError, match=r"^http://there: cannot be read: timed out$"):
+        receive(Half(b"content"), "0" * 64, tmp_path / "out", "http://there")
+    assert not any(tmp_path.iterdir())

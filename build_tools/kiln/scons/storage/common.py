@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -81,10 +81,11 @@ def verified(files: Any, stored: object) -> FileEntries:
     return list(files)
 
 
-def receive(stream: BinaryIO, sha256: str, out: Path) -> None:
-    """Write a stream to the file `out`, which another process never sees in part.
+def receive(stream: BinaryIO, sha256: str, out: Path, shown: str) -> None:
+    """Write a stream of the storage `shown` to the file `out`, which another process never sees in part.
 
-    Raises DamagedError if the SHA-256 differs, and KilnError where `out` cannot be written.
+    Raises DamagedError if the SHA-256 differs, StorageError where the stream cannot be read to its end, and
+    KilnError where `out` cannot be written.
     """
     temporary: Path | None = None
     digest = hashlib.sha256()
@@ -93,7 +94,7 @@ def receive(stream: BinaryIO, sha256: str, out: Path) -> None:
         handle, name = tempfile.mkstemp(prefix=f".{out.name}.", dir=out.parent)
         temporary = Path(name)
         with os.fdopen(handle, "wb") as target:
-            while block := stream.read(_BLOCK):
+            for block in _blocks(stream, shown):
                 digest.update(block)
                 target.write(block)
             target.flush()
@@ -108,3 +109,12 @@ def receive(stream: BinaryIO, sha256: str, out: Path) -> None:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def _blocks(stream: BinaryIO, shown: str) -> Iterator[bytes]:
+    """The content of a stream. Raises StorageError, such as where a connection ends."""
+    try:
+        while block := stream.read(_BLOCK):
+            yield block
+    except OSError as error:
+        raise StorageError(f"{shown}: cannot be read: {error.strerror or error}") from error

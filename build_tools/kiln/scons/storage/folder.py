@@ -66,7 +66,7 @@ class FolderStorage(Storage):
             raise DamagedError(sha256) from error
         with stream:
             try:
-                receive(stream, sha256, out)
+                receive(stream, sha256, out, self.shown)
             except DamagedError:
                 with contextlib.suppress(OSError):
                     blob.unlink()

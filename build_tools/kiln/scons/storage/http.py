@@ -103,7 +103,7 @@ class HttpStorage(Storage):
                 raise DamagedError(sha256)
             self._expect(answer, "GET", _OK)
             try:
-                receive(answer, sha256, out)
+                receive(answer, sha256, out, self.shown)
             except http.client.HTTPException as error:
                 raise StorageError(f"{self.shown}: {error or type(error).__name__}") from error
             except DamagedError:

@@ -104,7 +104,7 @@ class RemoteStorage(Storage):
         """See Storage. A damaged content is removed, so that it will be stored again."""
         try:
             with self._files.open(self._blob(sha256), "rb") as stream:
-                receive(stream, sha256, out)
+                receive(stream, sha256, out, self.shown)
         except FileNotFoundError as error:
             raise DamagedError(sha256) from error
         except DamagedError:
@@ -113,7 +113,7 @@ class RemoteStorage(Storage):
             except Exception as error:
                 raise self._error(error) from error
             raise
-        except KilnError:
+        except (KilnError, StorageError):
             raise
         except Exception as error:
             raise self._error(error) from error
