@@ -35,6 +35,7 @@ from kiln.sources.cache import file_sha256
 from kiln.stage import Input
 
 _FORMAT = 2  # version of the entries; part of every key, so a new version invalidates all entries
+_MOST_FAILURES = 3  # one output may be too large, or the disk full for it
 _CONFIG_BYTES = 1 << 20  # larger JSON files are data, which is not searched for paths
 
 _chosen: list[str | None] = []
@@ -75,7 +76,7 @@ class StageCache:
         self.storage = storage
         self._lock = threading.Lock()
         self._digests: dict[str, tuple[tuple[int, ...], str]] = {}
-        self._warned = False
+        self._failures = 0  # of outputs that could not be stored
         self.unreadable = False  # after the first failure, this build does not use the cache any more
 
     def entry(self, stage: StageNode) -> Entry | None:
@@ -87,11 +88,17 @@ class StageCache:
         except OSError:  # the stage reports an unreadable input with a better message
             return None
 
+    @property
+    def unwritable(self) -> bool:
+        """Whether this build stores nothing more: each output would wait for a server that takes none."""
+        return self._failures >= _MOST_FAILURES
+
     def warn(self, error: Exception) -> None:
         """Warn that outputs cannot be stored, once in a build."""
         with self._lock:
-            warned, self._warned = self._warned, True
-        if not warned:
+            self._failures += 1
+            is_first = self._failures == 1
+        if is_first:
             print(f"kiln: warning: the cache cannot be written: {error}", file=sys.stderr, flush=True)
 
     def fail(self, error: Exception) -> None:
@@ -181,7 +188,7 @@ class Entry:
 
     def store(self) -> None:
         """Store the outputs in the cache. On failure, print a warning and continue the build."""
-        if self._cache.unreadable:
+        if self._cache.unreadable or self._cache.unwritable:
             return
         try:
             folder = Path(self._stage.folder) if self._stage.folder is not None else None

@@ -13,7 +13,8 @@ import pytest
 import waiting
 from kiln.config import load_target
 from kiln.scons import digest
-from kiln.scons.storage import digest_of_entry
+from kiln.scons.cache import Entry, StageCache
+from kiln.scons.storage import StorageError, digest_of_entry
 
 from unit.scons.test_storage import server as server
 from unit.scons_project import RESNET, StandInProject
@@ -147,6 +148,18 @@ def test_a_cache_that_cannot_be_used_is_one_line(project: StandInProject, tmp_pa
     assert done.returncode == 0
     assert done.stderr.startswith("kiln: warning: the cache cannot be written: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_after_three_failures_nothing_more_is_stored(capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that takes nothing let each stage wait for its time limit."""
+    nothing: Any = None
+    cache = StageCache(nothing)
+    for _ in range(3):
+        assert not cache.unwritable
+        cache.warn(StorageError("http://there: timed out"))
+    assert cache.unwritable
+    Entry(cache, nothing, "key").store()
+    assert capsys.readouterr().err == "kiln: warning: the cache cannot be written: http://there: timed out\n"
 
 
 def test_the_version_of_a_compiler_counts(tmp_path: Path) -> None:
