@@ -61,7 +61,8 @@ def _choice(unit: ModelBuild) -> dict[str, Any]:
         sizes, called = unit.program_sizes, unit.source_name
         _run(unit, CutStage(config=config, source=whole_graph, sizes=sizes, called=called, out=cut_graph))
         graph = cut_graph
-    table = _run(unit, EdgesStage(config=folder / "edges.config.json", source=graph, out=out))
+    config, called = folder / "edges.config.json", unit.source_name
+    table = _run(unit, EdgesStage(config=config, source=graph, called=called, out=out))
     print(table, end="", flush=True)
     choice = {**read_json(out), "key": key, "table": table}
     write_json(chosen_file, {**choice, "digest": _digest(choice)})

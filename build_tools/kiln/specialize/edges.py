@@ -29,7 +29,10 @@ def run(args: EdgesStage) -> None:
     """Write buckets_auto.json, and print the table of the selection."""
     config = read(EdgesConfig, args.config)
     target = Target.model_validate(read_json(args.target)) if args.target else None
-    content, text = edges(config, args.source, target)
+    try:
+        content, text = edges(config, args.source, target)
+    except KilnError as error:
+        raise KilnError(str(error).replace(str(args.source), args.called or str(args.source))) from error
     write_json(args.out, content)
     print(text)
 

@@ -122,6 +122,7 @@ class EdgesStage(Stage, spec=StageSpec("edges", "kiln.specialize.edges", cached=
 
     config: Annotated[Path, common.config("edges", *common.IMPORT_KEYS)]
     source: _ModelFile
+    called: common.Called = None
     target: Annotated[Path | None, Input("target.json: the machine of the cost model")] = None
     out: Annotated[Path, Output("the chosen buckets, JSON")]
 

@@ -240,8 +240,8 @@ def config(folder: Path, traffic: str, **more: Any) -> Path:
     return folder / "c.json"
 
 
-def stage(folder: Path) -> int:
-    arguments = ["--config", str(folder / "c.json"), "--source", str(folder / "m.onnx")]
+def stage(folder: Path, *more: str) -> int:
+    arguments = ["--config", str(folder / "c.json"), "--source", str(folder / "m.onnx"), *more]
     return main(["edges", *arguments, "--out", str(folder / "auto.json")])
 
 
@@ -292,3 +292,12 @@ def test_a_budget_that_is_too_small_is_refused(tmp_path: Path, capsys: pytest.Ca
     assert "dims.seq.code_budget: 100 bytes, one bucket needs about 2048" in capsys.readouterr().err
     assert not (tmp_path / "auto.json").exists()
     assert json.loads((tmp_path / "c.json").read_text())["dims"]["seq"]["code_budget"] == 100
+
+
+def test_an_error_names_the_users_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The stage reads a copy of it."""
+    config(tmp_path, "seq,count\n4,90\n")
+    (tmp_path / "m.onnx").write_bytes(b"damaged")
+    assert stage(tmp_path, "--called", "net.onnx") == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("kiln: error: net.onnx: ") and str(tmp_path) not in printed

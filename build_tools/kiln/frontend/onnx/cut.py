@@ -104,7 +104,7 @@ def _bind_constants(path: Path, model: onnx.ModelProto, constants: Mapping[str, 
             size in (None, have) for size, have in zip(shape, array.shape, strict=False)
         )
         if not fits:
-            allowed = ", ".join("?" if size is None else str(size) for size in shape)
+            allowed = ", ".join(dim.dim_param or str(dim.dim_value or "?") for dim in tensor.shape.dim)
             raise KilnError(f"{path}: cut.constants: {name}: shape {list(array.shape)}, allowed: [{allowed}]")
         model.graph.initializer.append(numpy_helper.from_array(array, name))
         model.graph.input.remove(values[name])
