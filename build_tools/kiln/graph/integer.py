@@ -57,21 +57,37 @@ from kiln.graph.quantised_operands import (
 
 @dataclass(frozen=True)
 class _Operands:
-    """The quantised image and the constant weights of a convolution; `sums`: the type of its sums."""
+    """The quantised image and the constant weights of a convolution.
+
+    `scales`: of the image, one, or one for each output channel. `sums`: the type of the sums.
+    """
 
     image: QuantisedOperand
     weights: QuantisedWeights
+    scales: Array
     sums: str
 
 
-def _operands(rewriter: CallRewriter, call: relax.Call, output_axis: int) -> _Operands | None:
-    """The operands of a convolution that integers compute; None for others."""
+def _operands(
+    rewriter: CallRewriter, call: relax.Call, data_layout: str, kernel_layout: str
+) -> _Operands | None:
+    """The operands of a convolution that integers compute; None for others.
+
+    Channels of the image may have scales of their own where no sum is over several channels.
+    """
+    output_axis = kernel_layout.index("O")
     image = dequantised(rewriter, call.args[0])
     weights = constant_weights(rewriter, call.args[1], output_axis)
-    if image is None or weights is None or image.scale.size != 1:
+    if image is None or weights is None:
         return None
+    scales = image.scale
+    if scales.size != 1:
+        shape = weights.value.shape
+        if image.axis != data_layout.index("C") or int(shape[kernel_layout.index("I")]) != 1:
+            return None
+        scales = np.repeat(scales, int(shape[output_axis]) // scales.size)
     summed = [axis for axis in range(weights.value.ndim) if axis != output_axis]
-    return _Operands(image, weights, type_of_sums(image, weights, summed))
+    return _Operands(image, weights, scales, type_of_sums(image, weights, summed))
 
 
 def _conv2d(rewriter: CallRewriter, call: relax.Call) -> Any:
@@ -79,7 +95,7 @@ def _conv2d(rewriter: CallRewriter, call: relax.Call) -> Any:
     data_layout, kernel_layout = str(attrs.data_layout), str(attrs.kernel_layout)
     if sorted(data_layout) != sorted("NHWC") or sorted(kernel_layout) != sorted("HWIO"):
         return None
-    operands = _operands(rewriter, call, kernel_layout.index("O"))
+    operands = _operands(rewriter, call, data_layout, kernel_layout)
     if operands is None:
         return None
     data, padding = _padded(rewriter, operands.image, integers(attrs.padding), data_layout)
@@ -139,7 +155,7 @@ def _less_zero_points(
             windows = rewriter.emit(relax.op.repeat(windows, channels // groups, data_layout.index("C")))
         total = less(rewriter, total, windows, along(rest, data_layout.index("C"), len(data_layout)))
         offset = offset + rest.astype("int64") * image.zero_point * (kernel.size // channels)
-    scales = np.broadcast_to(weights.scale, (channels,)) * image.scale[0]
+    scales = np.broadcast_to(weights.scale, (channels,)) * operands.scales
     shape = [channels if axis == "C" else 1 for axis in data_layout]
     return rescale(rewriter, total, offset, scales, shape)
 
@@ -156,7 +172,7 @@ def _conv3d(rewriter: CallRewriter, call: relax.Call) -> Any:
     layout, kernel_layout = str(attrs.data_layout), str(attrs.kernel_layout)
     if layout not in _VOLUMES or sorted(kernel_layout) != sorted("DHWIO"):
         return None
-    operands = _operands(rewriter, call, kernel_layout.index("O"))
+    operands = _operands(rewriter, call, layout, kernel_layout)
     if operands is None:
         return None
     image, moves = operands.image, _VOLUMES[layout]
@@ -184,7 +200,9 @@ def _conv1d(rewriter: CallRewriter, call: relax.Call) -> Any:
     if operator(image) != "relax.dequantize" or operator(weights) != "relax.dequantize":
         return None
     levels = dequantised(rewriter, image)
-    if levels is None or levels.scale.size != 1 or constant_weights(rewriter, weights, 0) is None:
+    if levels is None or constant_weights(rewriter, weights, 0) is None:
+        return None
+    if levels.scale.size != 1 and levels.axis != 1:
         return None
     value = constant(rewriter.definition(weights.args[0]))
     if value is None:

@@ -206,13 +206,14 @@ def _choice(rewriter: CallRewriter, call: Any) -> Any:
 
 
 def _quantisation(rewriter: CallRewriter, call: relax.Call) -> Any:
-    """Rule for quantize and dequantize with one scale for the whole tensor."""
+    """Rule for quantize and dequantize with constant scales."""
     axes = _axes_of(rewriter, [call.args[0]])
     scale, zero_point = constant(call.args[1]), constant(call.args[2])
-    if axes is None or scale is None or zero_point is None or scale.size != 1 or zero_point.size != 1:
+    if axes is None or scale is None or zero_point is None:
         return None
-    inner = rewriter.definition(call.args[0]).args[0]
-    result = rewriter.emit(relax.Call(call.op, [inner, *call.args[1:]], call.attrs))
+    make = relax.op.quantize if operator(call) == "relax.quantize" else relax.op.dequantize
+    inner, axis = rewriter.definition(call.args[0]).args[0], axes[int(call.attrs.axis) % len(axes)]
+    result = rewriter.emit(make(inner, *call.args[1:], axis, str(call.attrs.out_dtype)))
     return relax.op.permute_dims(result, axes)
 
 

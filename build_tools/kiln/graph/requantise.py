@@ -8,8 +8,8 @@ The integer form of a convolution or product (kiln.graph.integer) is sum → flo
 where bias / scale is a whole number, as in files whose bias is quantised with scale; other biases are divided
 by the scale of the result. ReLU and limits are divided, too, and left out where the type of the result clips
 at the same level. It is the arithmetic of ONNX Runtime's integer kernels: m in float32, one rounding, half to
-even. Needs: quantize with one scale. Guarantees: results change only where float32 rounds a value near the
-middle between two levels.
+even. Needs: quantize with one zero point. Guarantees: results change only where float32 rounds a value near
+the middle between two levels.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class _Requantise:
 
     def __call__(self, rewriter: CallRewriter, call: relax.Call) -> Any:
         """relax.quantize of an integer sum's epilogue → one multiplication and quantize with scale 1."""
-        level, zero = number(call.args[1]), number(call.args[2])
+        level, zero = _level(call), _zero_point(call)
         dtype = str(call.attrs.out_dtype)
         if level is None or zero is None or dtype not in _TYPES:
             return None
@@ -105,7 +105,7 @@ class _Requantise:
             return None
         op, emit = relax.op, rewriter.emit
         with np.errstate(over="ignore"):
-            factor = chain.scale.astype("float32") / np.float32(level)
+            factor = chain.scale.astype("float32") / level.astype("float32")
         if not np.isfinite(factor).all():  # a sum of 0 would not stay 0
             return None
         sums, unfused = _with_bias(rewriter, chain)
@@ -116,9 +116,26 @@ class _Requantise:
         for name, bound in chain.limits:
             ends = {"relax.maximum": limits.min - zero, "relax.minimum": limits.max - zero}
             inside = bound / level > ends[name] if name == "relax.maximum" else bound / level < ends[name]
-            if inside:
+            if np.any(inside):
                 value = emit(_LIMITS[name](value, const(bound / level, "float32")))
-        return op.quantize(value, const(1.0, "float32"), call.args[2], 0, dtype)
+        return op.quantize(value, const(1.0, "float32"), const(zero, str(call.args[2].ty.dtype)), 0, dtype)
+
+
+def _level(call: relax.Call) -> Array | None:
+    """The scale of a quantize: one number, or those of an axis in the rank of the result; None: computed."""
+    scale = constant(call.args[1])
+    if scale is None or scale.size == 1:
+        return scale if scale is None else scale.astype("float64").reshape(())
+    rank = len(call.ty.shape)
+    shape = [1] * rank
+    shape[int(call.attrs.axis) % rank] = scale.size
+    return scale.astype("float64").reshape(shape)
+
+
+def _zero_point(call: relax.Call) -> int | None:
+    """The one zero point of a quantize; None for several."""
+    points = constant(call.args[2])
+    return None if points is None or not points.size or np.ptp(points) else int(points.reshape(-1)[0])
 
 
 def _with_bias(rewriter: CallRewriter, chain: _Chain) -> tuple[Any, Array | None]:

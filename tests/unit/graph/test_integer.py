@@ -34,6 +34,7 @@ def _conv(x: Any, weights: Any, **attributes: Any) -> Any:
 
 
 HWIO = np.ascontiguousarray(KERNEL.transpose(1, 2, 3, 0))
+TWICE = RNG.integers(-127, 128, (3, 3, 1, 8)).astype("int8")  # two outputs of each channel
 
 
 def _same(mod: Any, shape: tuple[int, ...], dtype: str = "int8") -> Any:
@@ -62,6 +63,9 @@ CONVOLUTIONS: dict[str, Any] = {
         data_layout="NHWC",
         kernel_layout="HWOI",
         groups=4,
+    ),
+    "image_scales_per_channel": lambda x: _conv(
+        _image(x, RNG.uniform(0.1, 1, 4), np.full(4, 3)), _weights(TWICE), padding=1, groups=4
     ),
     "nchw": lambda x: op.nn.conv2d(
         _image(op.permute_dims(x, [0, 3, 1, 2])), _weights(KERNEL.transpose(0, 3, 1, 2)), padding=1
@@ -192,6 +196,9 @@ STAY: dict[str, Any] = {
     ),
     "an_image_with_a_scale_for_each_channel": lambda x: _conv(
         _image(x, np.full(4, 0.5), np.full(4, 3)), _weights(HWIO)
+    ),
+    "an_image_with_a_zero_point_for_each_channel": lambda x: _conv(
+        _image(x, np.full(4, 0.5), [3, 1, 2, 3]), _weights(TWICE), groups=4
     ),
     "an_image_of_floats": lambda x: _conv(op.astype(x, "float32"), _weights(HWIO)),
     "float_weights": lambda x: _conv(_image(x), const(HWIO.astype("f4"))),
