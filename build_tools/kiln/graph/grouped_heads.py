@@ -1,11 +1,12 @@
 """GroupedHeads: products of grouped queries read keys and values as they are, not a copy for each query head.
 
 Exporters repeat the keys and values of each head for the query heads of its group: expand, then reshape to
-(batch, heads, keys, size), and perhaps a transpose and a scale. In a matmul with such a tensor, the queries
-of a group become rows of one product with the head that they share. Guarantees: same results, but for the
-rounding of a scale, which the queries get in place of the keys. Applies to a repetition right before the
-matrices, by a fixed number; and to few rows, or scores that go to a softmax without a mask: kernels/cpu/
-attention.py computes the others without storing the scores, which would cost more than the copy.
+(batch, heads, keys, size), and perhaps a transpose and a scale. Few queries of a group become rows of one
+product with the head that they share. Of many or a dynamic number, for which kernels/cpu/attention.py stores
+no scores, the group becomes an axis of its own, along which keys and values do not vary, from the scores to
+the result: masks and other operands get that axis too. Guarantees: same results, but for the rounding of a
+scale, which the queries get in place of the keys. Applies to a repetition right before the matrices, by a
+fixed number.
 """
 
 from __future__ import annotations
@@ -18,11 +19,16 @@ import tvm_ffi
 from tvm import relax
 
 from kiln.extents import shape_of
-from kiln.graph.bindings import CallRewriter, constant, integers, operator, rewrite_calls
+from kiln.graph.bindings import CallRewriter, constant, count_uses, integers, operator, rewrite_calls
 
 _FEW_ROWS = 64  # with fewer queries, attention is never one kernel
 _SHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
 _SCALES = ("relax.multiply", "relax.divide")
+# What exporters have between scores and values, beside the softmax.
+_ELEMENTWISE = frozenset(
+    f"relax.{name}"
+    for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "where", "tanh", "isnan")
+)
 
 
 def _alike(a: list[Any], b: list[Any]) -> bool:
@@ -123,6 +129,38 @@ class _Grouped:
             relax.op.reshape(self.left, relax.ShapeExpr([*lead, heads // count, rows * count, size]))
         )
 
+    def einsum(self, rewriter: CallRewriter, left: Any, axes: str) -> Any:
+        """The product with an axis for the heads of a group: (lead, heads / count, count, rows, columns).
+
+        `axes`: those of `left`, as letters: lead of u, v, …, then k, g, r and d for the depth in any order.
+        """
+        *lead, heads, _, _ = self.result
+        matrices, letters = shape_of(self.shared.data)[-2:], "uvwxyz"[: len(lead)]
+        right = rewriter.emit(
+            relax.op.reshape(
+                self.shared.data, relax.ShapeExpr([*lead, heads // self.shared.count, *matrices])
+            )
+        )
+        for factor in self.shared.factors:
+            left = _scaled(rewriter, left, factor)
+        stored = "cd" if self.shared.transposed else "dc"
+        subscripts = f"{axes},{letters}k{stored}->{letters}kgrc"
+        return rewriter.emit(relax.op.einsum(relax.Tuple([left, right]), subscripts))
+
+    def scores(self, rewriter: CallRewriter) -> Any:
+        """The product of `left`, as `einsum` has it, without a transpose of `left` before it."""
+        *lead, heads, _, _ = self.result
+        axes, data = "uvwxyz"[: len(lead)] + "hrd", self.left
+        call = rewriter.definition(data)
+        if operator(call) == "relax.permute_dims" and call.attrs.axes is not None:
+            order = [axis % len(axes) for axis in integers(call.attrs.axes)]
+            axes, data = "".join(axes[order.index(axis)] for axis in range(len(axes))), call.args[0]
+        shape, head = shape_of(data), axes.index("h")
+        group = [heads // self.shared.count, self.shared.count]
+        shape = [*shape[:head], *group, *shape[head + 1 :]]
+        split = rewriter.emit(relax.op.reshape(data, relax.ShapeExpr(shape)))
+        return self.einsum(rewriter, split, axes.replace("h", "kg"))
+
 
 def _grouped(rewriter: CallRewriter, call: Any) -> _Grouped | None:
     if operator(call) != "relax.matmul" or call.attrs.out_dtype is not None:
@@ -153,21 +191,83 @@ def _probabilities(rewriter: CallRewriter, expr: relax.Expr, count: int) -> Any:
     return form.product(rewriter, form.rows(rewriter))
 
 
-def _matmul(rewriter: CallRewriter, call: Any) -> Any:
-    """The rule of a matmul: grouped if it has few rows, or together with the scores that it reads."""
-    form = _grouped(rewriter, call)
-    if form is None:
-        return None
-    rows, left = form.result[-2], None
-    if isinstance(rows, int) and rows < _FEW_ROWS:
-        left = form.rows(rewriter)
-    elif operator(rewriter.definition(form.left)) == "relax.nn.softmax":
-        left = _probabilities(rewriter, form.left, form.shared.count)
-    if left is None:
-        return None
-    return relax.op.reshape(form.product(rewriter, left), relax.ShapeExpr(form.result))
+class _WithGroupAxis:
+    """Follow-ups of scores (…, heads, rows, columns), as (…, heads / count, count, rows, columns)."""
+
+    def __init__(self, rewriter: CallRewriter, count: int, heads: int) -> None:
+        self.rewriter, self.count, self.heads = rewriter, count, heads
+        self._made: dict[Any, Any] = {}
+
+    def of(self, expr: relax.Expr) -> Any:
+        """The tensor `expr` with the axis; None if it does not follow element by element from scores."""
+        if expr not in self._made:
+            self._made[expr] = self._of(expr)
+        return self._made[expr]
+
+    def _of(self, expr: relax.Expr) -> Any:
+        call = self.rewriter.definition(expr)
+        name = operator(call)
+        if name == "relax.matmul":
+            form = _grouped(self.rewriter, call)
+            fits = form is not None and form.shared.count == self.count
+            return form.scores(self.rewriter) if form is not None and fits else None
+        if name == "relax.nn.softmax":
+            inner = self.of(call.args[0]) if int(call.attrs.axis) in (-1, len(shape_of(call)) - 1) else None
+            return None if inner is None else self.rewriter.emit(relax.op.nn.softmax(inner))
+        if name not in _ELEMENTWISE:
+            return None
+        shape = shape_of(call)
+        follow = [self.of(arg) if _alike(shape_of(arg), shape) else None for arg in call.args]
+        if all(item is None for item in follow):
+            return None
+        args = [
+            self._operand(arg) if item is None else item for item, arg in zip(follow, call.args, strict=True)
+        ]
+        if any(arg is None for arg in args):
+            return None
+        return self.rewriter.emit(relax.Call(call.op, args, call.attrs))
+
+    def _operand(self, expr: relax.Expr) -> Any:
+        """An operand that does not follow from scores, such as a mask; None if its heads do not fit."""
+        shape = shape_of(expr)
+        if len(shape) < 3:
+            return expr
+        *lead, heads, rows, columns = shape
+        if heads not in (1, self.heads):
+            return None
+        group = [1, 1] if heads == 1 else [self.heads // self.count, self.count]
+        value, shape = constant(expr), [*lead, *group, rows, columns]
+        if value is not None:
+            return relax.const(value.reshape(shape), str(value.dtype))
+        return self.rewriter.emit(relax.op.reshape(expr, relax.ShapeExpr(shape)))
+
+
+def _matmul(uses: dict[Any, int]) -> Any:
+    def rule(rewriter: CallRewriter, call: Any) -> Any:
+        """A matmul is grouped if it has few rows, or together with the scores that its rows follow from."""
+        form = _grouped(rewriter, call)
+        if form is None:
+            return None
+        rows, left = form.result[-2], None
+        if isinstance(rows, int) and rows < _FEW_ROWS:
+            left = form.rows(rewriter)
+        elif operator(rewriter.definition(form.left)) == "relax.nn.softmax":
+            left = _probabilities(rewriter, form.left, form.shared.count)
+        if left is not None:
+            return relax.op.reshape(form.product(rewriter, left), relax.ShapeExpr(form.result))
+        if uses.get(rewriter.original.args[0]) != 1:  # else they would be computed twice
+            return None
+        *lead, heads, _, _ = form.result
+        left = _WithGroupAxis(rewriter, form.shared.count, heads).of(form.left)
+        if left is None or operator(rewriter.definition(left)) == "relax.einsum":
+            return None
+        result = form.einsum(rewriter, left, "uvwxyz"[: len(lead)] + "kgrd")
+        return relax.op.reshape(result, relax.ShapeExpr(form.result))
+
+    return rule
 
 
 def grouped_heads(mod: tvm.IRModule) -> tvm.IRModule:
     """Multiply grouped queries by the keys and values that they share."""
-    return relax.transform.DeadCodeElimination()(rewrite_calls(mod, {"relax.matmul": _matmul}))
+    mod = rewrite_calls(mod, {"relax.matmul": _matmul(count_uses(mod))})
+    return relax.transform.DeadCodeElimination()(mod)

@@ -39,12 +39,36 @@ def _masked(q: Any, k: Any, v: Any) -> Any:
     return op.matmul(op.nn.softmax(op.add(scores, mask), -1), _repeated(v))
 
 
+def _biased(q: Any, k: Any, v: Any) -> Any:
+    """A bias of three axes that differs from head to head, a limit, and queries that are transposed."""
+    bias = const(np.linspace(-1, 1, HEADS * LENGTH).reshape(HEADS, 1, LENGTH))
+    rows = op.permute_dims(op.permute_dims(q, [0, 2, 1, 3]), [0, 2, 1, 3])
+    scores = op.matmul(rows, op.permute_dims(_repeated(k), [0, 1, 3, 2]))
+    scores = op.multiply(op.tanh(op.multiply(scores, const(0.2))), const(5))
+    return op.matmul(op.nn.softmax(op.maximum(op.add(scores, bias), const(-0.9)), -1), _repeated(v))
+
+
+def _hidden(q: Any, k: Any, v: Any) -> Any:
+    """A mask of -inf, and zeros for rows without any key, as for PyTorch's function for attention."""
+    keep = np.tri(1, LENGTH, 5, dtype="bool").reshape(1, 1, 1, LENGTH)
+    scores = op.matmul(q, op.permute_dims(_repeated(k), [0, 1, 3, 2]))
+    chances = op.nn.softmax(op.where(relax.const(keep), scores, const(-np.inf)), -1)
+    return op.matmul(op.where(op.isnan(chances), const(0), chances), _repeated(v))
+
+
+def _read_twice(q: Any, k: Any, v: Any) -> Any:
+    scores = op.matmul(q, op.permute_dims(_repeated(k), [0, 1, 3, 2]))
+    chances = op.nn.softmax(op.maximum(scores, const(-3)), -1)
+    return op.add(op.matmul(chances, _repeated(v)), op.sum(chances, -1, True))
+
+
 @pytest.mark.parametrize(
     ("body", "rows", "copies"),
     [
         (_eager, 1, 0), (_eager, 5, 0), (_eager, 70, 0),
         (_sdpa, 1, 0), (_sdpa, 70, 0),
-        (_masked, 1, 0), (_masked, 63, 0), (_masked, 64, 2),
+        (_masked, 1, 0), (_masked, 63, 0), (_masked, 64, 0),
+        (_biased, 3, 0), (_biased, 70, 0), (_hidden, 70, 0), (_read_twice, 70, 2),
     ],
 )  # fmt: skip
 def test_keys_and_values_are_shared(body: Any, rows: int, copies: int) -> None:
