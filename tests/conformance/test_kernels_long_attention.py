@@ -136,6 +136,22 @@ def test_one_key_for_all_heads_and_transposed_values(tmp_path: Path) -> None:
     close(compiled.run([q, k, v])[0], want.transpose(0, 3, 2, 1), 2e-6)
 
 
+def test_groups_of_heads_that_share_keys(tmp_path: Path) -> None:
+    """Keys and values without the axis of the heads of a group, a mask, and a result by positions."""
+    q, k, v = _uniform(1, 2, 3, QUERIES, 16), _uniform(1, 2, KEYS, 16), _uniform(1, 2, KEYS, 16)
+    mask = np.where(np.tri(QUERIES, KEYS, dtype="bool"), 0, -math.inf).astype("f4")[None, None, None]
+
+    def body(q_: Any, k_: Any, v_: Any, mask_: Any) -> Any:
+        scores = op.add(op.einsum(relax.Tuple([q_, k_]), "abcde,abfe->abcdf"), mask_)
+        return op.einsum(relax.Tuple([op.nn.softmax(scores, -1), v_]), "abcdf,abfe->adbce")
+
+    mod = module([(x.shape, "float32") for x in (q, k, v, mask)], body)
+    compiled = Compiled(mod, runnable("host"), tmp_path).load()
+    assert compiled.families == [FAMILY]
+    want = _want(4 * q, k[:, :, None], v[:, :, None], mask).transpose(0, 3, 1, 2, 4)
+    close(compiled.run([q, k, v, mask])[0], want, 2e-6)
+
+
 def test_great_scores(tmp_path: Path) -> None:
     """Scores far from zero, which grow along the keys: each block of keys scales the result before it."""
     q, k, v = 30 * _uniform(1, 1, QUERIES, 16), 30 * _uniform(1, 1, KEYS, 16), _uniform(1, 1, KEYS, 16)

@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax
 
 from kiln.extents import shape_of
 from kiln.graph.bindings import CallRewriter, constant, count_uses, integers, operator, rewrite_calls
+from kiln.graph.products import alike, before_transpose
 
 _FEW_ROWS = 64  # with fewer queries, attention is never one kernel
+_LEAD = "uvwxyz"  # letters of the axes before the heads
 _SHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
 _SCALES = ("relax.multiply", "relax.divide")
 # What exporters have between scores and values, beside the softmax.
@@ -29,10 +30,6 @@ _ELEMENTWISE = frozenset(
     f"relax.{name}"
     for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "where", "tanh", "isnan")
 )
-
-
-def _alike(a: list[Any], b: list[Any]) -> bool:
-    return bool(tvm_ffi.structural_equal(relax.ShapeExpr(a), relax.ShapeExpr(b)))
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ def _shared(rewriter: CallRewriter, expr: relax.Expr) -> _Shared | None:
     name = operator(call)
     if name == "relax.broadcast_to":
         return _repeated(call)
-    if name in _SHAPES and _alike(shape_of(call)[-2:], shape_of(call.args[0])[-2:]):
+    if name in _SHAPES and alike(shape_of(call)[-2:], shape_of(call.args[0])[-2:]):
         return _shared(rewriter, call.args[0])
     if name == "relax.permute_dims":
         rank = len(shape_of(call))
@@ -94,7 +91,7 @@ def _repeated(call: relax.Call) -> _Shared | None:
         or not isinstance(result_shape[-3], int)
     ):
         return None
-    same_shape = _alike(data_shape[:-3] + data_shape[-2:], result_shape[:-3] + result_shape[-2:])
+    same_shape = alike(data_shape[:-3] + data_shape[-2:], result_shape[:-3] + result_shape[-2:])
     return _Shared(call.args[0], result_shape[-3]) if same_shape and result_shape[-3] > 1 else None
 
 
@@ -133,40 +130,38 @@ class _Grouped:
         """The product with an axis for the heads of a group: (lead, heads / count, count, rows, columns).
 
         `axes`: those of `left`, as letters: lead of u, v, …, then k, g, r and d for the depth in any order.
+        Transposes of the matrices are not made.
         """
         *lead, heads, _, _ = self.result
-        matrices, letters = shape_of(self.shared.data)[-2:], "uvwxyz"[: len(lead)]
-        right = rewriter.emit(
-            relax.op.reshape(
-                self.shared.data, relax.ShapeExpr([*lead, heads // self.shared.count, *matrices])
-            )
-        )
+        lead_axes, right = _LEAD[: len(lead)], self.shared.data
+        shape = [*lead, heads // self.shared.count, *shape_of(right)[-2:]]
+        call = rewriter.definition(right)
+        if operator(call) in _SHAPES and alike(shape_of(call.args[0]), shape):
+            right = call.args[0]  # before the axis along which it is repeated
+        else:
+            right = rewriter.emit(relax.op.reshape(right, relax.ShapeExpr(shape)))
+        stored = f"{lead_axes}k{'cd' if self.shared.transposed else 'dc'}"
+        right, stored = before_transpose(rewriter, right, stored)
         for factor in self.shared.factors:
             left = _scaled(rewriter, left, factor)
-        stored = "cd" if self.shared.transposed else "dc"
-        subscripts = f"{axes},{letters}k{stored}->{letters}kgrc"
-        return rewriter.emit(relax.op.einsum(relax.Tuple([left, right]), subscripts))
+        operands = relax.Tuple([left, right])
+        return rewriter.emit(relax.op.einsum(operands, f"{axes},{stored}->{lead_axes}kgrc"))
 
     def scores(self, rewriter: CallRewriter) -> Any:
         """The product of `left`, as `einsum` has it, without a transpose of `left` before it."""
         *lead, heads, _, _ = self.result
-        axes, data = "uvwxyz"[: len(lead)] + "hrd", self.left
-        call = rewriter.definition(data)
-        if operator(call) == "relax.permute_dims" and call.attrs.axes is not None:
-            order = [axis % len(axes) for axis in integers(call.attrs.axes)]
-            axes, data = "".join(axes[order.index(axis)] for axis in range(len(axes))), call.args[0]
+        data, axes = before_transpose(rewriter, self.left, _LEAD[: len(lead)] + "hrd")
         shape, head = shape_of(data), axes.index("h")
         group = [heads // self.shared.count, self.shared.count]
-        shape = [*shape[:head], *group, *shape[head + 1 :]]
-        split = rewriter.emit(relax.op.reshape(data, relax.ShapeExpr(shape)))
-        return self.einsum(rewriter, split, axes.replace("h", "kg"))
+        split = relax.op.reshape(data, relax.ShapeExpr([*shape[:head], *group, *shape[head + 1 :]]))
+        return self.einsum(rewriter, rewriter.emit(split), axes.replace("h", "kg"))
 
 
 def _grouped(rewriter: CallRewriter, call: Any) -> _Grouped | None:
     if operator(call) != "relax.matmul" or call.attrs.out_dtype is not None:
         return None
     shape, other_shape = (shape_of(operand) for operand in call.args)
-    if len(shape) < 3 or len(other_shape) < 3 or not _alike(shape[:-2], other_shape[:-2]):
+    if len(shape) < 3 or len(other_shape) < 3 or not alike(shape[:-2], other_shape[:-2]):
         return None
     shared = _shared(rewriter, call.args[1])
     if shared is None or not isinstance(shape[-3], int) or shape[-3] % shared.count:
@@ -217,7 +212,7 @@ class _WithGroupAxis:
         if name not in _ELEMENTWISE:
             return None
         shape = shape_of(call)
-        follow = [self.of(arg) if _alike(shape_of(arg), shape) else None for arg in call.args]
+        follow = [self.of(arg) if alike(shape_of(arg), shape) else None for arg in call.args]
         if all(item is None for item in follow):
             return None
         args = [
@@ -261,7 +256,7 @@ def _matmul(uses: dict[Any, int]) -> Any:
         left = _WithGroupAxis(rewriter, form.shared.count, heads).of(form.left)
         if left is None or operator(rewriter.definition(left)) == "relax.einsum":
             return None
-        result = form.einsum(rewriter, left, "uvwxyz"[: len(lead)] + "kgrd")
+        result = form.einsum(rewriter, left, _LEAD[: len(lead)] + "kgrd")
         return relax.op.reshape(result, relax.ShapeExpr(form.result))
 
     return rule

@@ -8,18 +8,25 @@ too. Does not change matmuls with constants (dense layers) or with broadcast bat
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import relax
 
+from kiln.extents import shape_of
 from kiln.graph.bindings import CallRewriter, constant, count_uses, integers, operator, rewrite_calls
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def _plain(rewriter: CallRewriter, operand: Any, axes: str) -> tuple[Any, str]:
+def alike(a: list[Any], b: list[Any]) -> bool:
+    """Whether two lists of sizes, constant or dynamic, are the same."""
+    return bool(tvm_ffi.structural_equal(relax.ShapeExpr(a), relax.ShapeExpr(b)))
+
+
+def before_transpose(rewriter: CallRewriter, operand: Any, axes: str) -> tuple[Any, str]:
     """(tensor, axes) before the transpose if `operand` is a transpose; otherwise `operand` and `axes`."""
     inner = rewriter.definition(operand)
     if operator(inner) != "relax.permute_dims":
@@ -47,8 +54,8 @@ def _matmul(rewriter: CallRewriter, call: relax.Call) -> Any:
         return None
     batch = _LETTERS[: rank - 2]
     row, column, depth = _LETTERS[rank - 2], _LETTERS[rank - 1], _LETTERS[rank]
-    left_data, left_axes = _plain(rewriter, left, batch + row + depth)
-    right_data, right_axes = _plain(rewriter, right, batch + depth + column)
+    left_data, left_axes = before_transpose(rewriter, left, batch + row + depth)
+    right_data, right_axes = before_transpose(rewriter, right, batch + depth + column)
     if left_data.same_as(left) and right_data.same_as(right):
         return None
     return relax.op.einsum(
@@ -58,16 +65,40 @@ def _matmul(rewriter: CallRewriter, call: relax.Call) -> Any:
 
 def _transposed(uses: dict[Any, int]) -> Any:
     def rule(rewriter: CallRewriter, call: relax.Call) -> Any:
-        """Merge a transpose into the einsum that computes its operand, if nothing else reads the operand."""
-        inner = rewriter.definition(call.args[0])
-        if operator(inner) != "relax.einsum" or uses.get(call.args[0]) != 1:
+        """Merge a transpose into the einsum that computes its operand, if nothing else reads the operand.
+
+        A reshape between them may make one axis of two, such as the heads of all groups.
+        """
+        inner, operand = rewriter.definition(call.args[0]), call.args[0]
+        if uses.get(operand) != 1:
+            return None
+        joined = None
+        if operator(inner) == "relax.reshape" and uses.get(inner.args[0]) == 1:
+            joined, inner = inner, rewriter.definition(inner.args[0])
+        if operator(inner) != "relax.einsum":
             return None
         operands, result = str(inner.attrs.subscripts).split("->")
-        rank = len(result)
+        axes = list(result) if joined is None else _joined_axes(result, shape_of(inner), shape_of(joined))
+        if axes is None:
+            return None
+        rank = len(axes)
         order = integers(call.attrs.axes) if call.attrs.axes is not None else list(range(rank))[::-1]
-        return relax.op.einsum(inner.args[0], f"{operands}->{''.join(result[axis] for axis in order)}")
+        product = relax.op.einsum(inner.args[0], f"{operands}->{''.join(axes[axis] for axis in order)}")
+        if joined is None:
+            return product
+        return relax.op.reshape(rewriter.emit(product), relax.ShapeExpr(shape_of(call)))
 
     return rule
+
+
+def _joined_axes(axes: str, shape: list[Any], joined: list[Any]) -> list[str] | None:
+    """The letters of each axis of a reshape of `shape`, with `axes`, that joins two axes; None for others."""
+    for first in range(len(joined)):
+        before, sizes, after = shape[:first], shape[first : first + 2], shape[first + 2 :]
+        is_rest = alike([*before, *after], [*joined[:first], *joined[first + 1 :]])
+        if is_rest and all(isinstance(size, int) for size in sizes) and math.prod(sizes) == joined[first]:
+            return [*axes[:first], axes[first : first + 2], *axes[first + 2 :]]
+    return None
 
 
 def products_in_place(mod: tvm.IRModule) -> tvm.IRModule:

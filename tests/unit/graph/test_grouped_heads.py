@@ -84,6 +84,22 @@ def test_keys_and_values_are_shared(body: Any, rows: int, copies: int) -> None:
     assert np.allclose(run_by_tvm(changed, inputs)[0], run_by_tvm(mod, inputs)[0], atol=2e-6)
 
 
+def test_transposes_to_heads_and_back_are_not_made() -> None:
+    """Queries, keys, values and the result are (batch, position, head, width), as dense layers have them."""
+
+    def prompt(q: Any, k: Any, v: Any) -> Any:
+        mixed = _masked(*(op.permute_dims(x, [0, 2, 1, 3]) for x in (q, k, v)))
+        return op.permute_dims(mixed, [0, 2, 1, 3])
+
+    keys = (BATCH, LENGTH, HEADS // GROUP, WIDTH)
+    shapes = [(BATCH, 70, HEADS, WIDTH), keys, keys]
+    mod = module([(shape, "float32") for shape in shapes], prompt)
+    changed = simplify(mod)
+    assert not {"permute_dims", "broadcast_to"} & set(operators(changed))
+    inputs = [np.random.default_rng(7).uniform(-1, 1, shape).astype("f4") for shape in shapes]
+    assert np.allclose(run_by_tvm(changed, inputs)[0], run_by_tvm(mod, inputs)[0], atol=2e-6)
+
+
 def test_what_is_no_repetition_of_heads() -> None:
     """One matrix for all heads, and a repetition of the keys themselves."""
 
