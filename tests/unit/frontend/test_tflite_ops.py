@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 from kiln.errors import KilnError
+from kiln.frontend.tflite.files import packed
 from kiln.frontend.tflite.own_nodes import shown_reason
 from kiln.golden.reference import open_reference
 from tflite_files import Node, Tensor, write, write_graph
@@ -197,6 +198,17 @@ def test_numbers_of_16_bits_are_read_by_converters(stored: str, tmp_path: Path) 
     path = write_graph(tmp_path / "m.tflite", tensors, nodes, inputs, [6])
     given = [np.int32([0, 3, 5]), np.float32(2)][: len(inputs)]
     assert np.array_equal(run(imported(path), *given), reference(path, *given))
+
+
+def test_a_scalar_input_without_a_list_of_sizes(tmp_path: Path) -> None:
+    """As TensorFlow's quantiser leaves it out."""
+    tensors = [Tensor("x", ()), Tensor("t", (3,)), Tensor("y", (3,))]
+    path = write(tmp_path / "m.tflite", tensors, OP.ADD, schema.AddOptionsT(), [0, 1], [2])
+    model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
+    model.subgraphs[0].tensors[0].shape = None
+    path.write_bytes(packed(model))
+    given = np.float32(2), np.float32([1, 2, 3])
+    assert run(imported(path), *given).tolist() == [3, 4, 5] == reference(path, *given).tolist()
 
 
 def test_known_values_without_elements(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from kiln.frontend.tflite.attributes import check_graph
 from kiln.frontend.tflite.control import CONTROL, OWN, VARIABLES, Unrolling, has_loops
 from kiln.frontend.tflite.files import DAMAGED, names_operators
 from kiln.frontend.tflite.narrow import has_narrow, without_narrow
+from kiln.frontend.tflite.scalar_shapes import lacks_shapes, with_shapes
 from kiln.frontend.tflite.signatures import check_one
 from kiln.frontend.tflite.sized_file import SizedFile, opened_of, stateful_of
 from kiln.frontend.tflite.sparse import without_sparsity
@@ -110,8 +111,13 @@ def _load(
 
 
 def _plain(path: Path, model: tflite.Model) -> tuple[bytes, bool]:
-    """The file with dense constants of 8 bits or more, and whether it has control flow or variables."""
+    """The file with shapes and dense constants of 8 bits or more, and whether it has control flow or state.
+
+    Shapes: also of scalars, for which a file may have no list of sizes.
+    """
     content = path.read_bytes()
+    if lacks_shapes(model):
+        content = with_shapes(path, content)
     if _has_sparsity(model):
         content = without_sparsity(path, content)
     if has_narrow(model):
