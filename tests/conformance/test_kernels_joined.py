@@ -152,3 +152,21 @@ def test_not_where_more_would_be_alive(tmp_path: Path) -> None:
 
     mod = module([((1, 8, 12, 12), "float32")], body)
     assert _steps(Compiled(simplify(mod), runnable("x86_64"), tmp_path), "concat") == 1
+
+
+def test_a_part_of_a_split_behind_another_operand(tmp_path: Path) -> None:
+    """A cache and the newest values, a part of one product: fusion passes the part to the concat first."""
+    shapes = [(2, 1, 4, 9, 16), (1, 4, 1, 48)]
+
+    def body(past: Any, x: Any) -> Any:
+        parts = op.split(x, 3, 3)
+        chances, key, value = (parts[number] for number in range(3))
+        old = op.take(past, relax.const(1, "int64"), 0, mode="clip")
+        values = op.concat([old, value], 2)
+        return op.multiply(op.matmul(values, op.permute_dims(chances, [0, 1, 3, 2])), op.sum(key, 3, True))
+
+    mod = module([(shape, "float32") for shape in shapes], body)
+    compiled = Compiled(simplify(mod), runnable("x86_64"), tmp_path).load()
+    assert _steps(compiled, "concat") == 0
+    inputs = [RNG.standard_normal(shape).astype("f4") for shape in shapes]
+    close(compiled.run(inputs)[0], run_by_tvm(mod, inputs)[0], 1e-5)

@@ -42,7 +42,7 @@ _NO_BORDER = math.nan
 class InPlaceConcat:
     """A concat without a kernel.
 
-    `views`: place of each operand in the result, in order. `direct`: whether the operand's producer writes
+    `views`: place of each operand of the call in the result. `direct`: whether the operand's producer writes
     there; otherwise it is copied. `place`: place of the result itself, which may be stored in a padded
     tensor.
     """
@@ -54,6 +54,15 @@ class InPlaceConcat:
 
 def _is_concat(ops: Sequence[OpInfo]) -> bool:
     return len(ops) == 1 and ops[0]["name"] == "concat"
+
+
+def _order(op: OpInfo, call: relax.Call) -> list[int] | None:
+    """The positions in `call` of the operands of the concat `op`; None where it reads one of them twice.
+
+    Fusion may call a function with its operands in another order, or with an operand once.
+    """
+    order = [item.get("param", -1) for item in op["args"]]
+    return order if sorted(order) == list(range(len(call.args[1].fields))) else None
 
 
 def _calls(mod: tvm.IRModule) -> list[Any]:
@@ -120,7 +129,13 @@ def find_joins(
     def ops_of(call: relax.Call) -> list[OpInfo]:
         return ops.get(call.args[0].name_hint, [])
 
-    concats = [binding for binding in calls if _is_concat(ops_of(binding.value)) and _is_image(binding.value)]
+    concats = [
+        binding
+        for binding in calls
+        if _is_concat(ops_of(binding.value))
+        and _is_image(binding.value)
+        and _order(ops_of(binding.value)[0], binding.value) is not None
+    ]
     if not concats:
         return {}
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
@@ -143,7 +158,7 @@ def find_joins(
             _is_concat(ops_of(call))
             or (
                 _is_simple(mod, ops_of(call), call)
-                and not (position == 0 and ops_of(call)[0]["name"] == "nn.conv2d")
+                and not (ops_of(call)[0]["name"] == "nn.conv2d" and _is_first(ops_of(call)[0], position))
             )
             for call, position in readers[operand]
         )
@@ -167,24 +182,29 @@ def find_joins(
         if peak_with_concat > peak:
             continue
         parents, peak = with_concat, peak_with_concat
-        joins[binding.var] = _join(ops_of(call)[0], call, shapes, direct, padded.get(binding.var))
+        joins[binding.var] = _join(ops_of(call)[0], call, direct, padded.get(binding.var))
     return joins
 
 
-def _join(
-    op: OpInfo, call: relax.Call, shapes: Sequence[Any], direct: tuple[bool, ...], outer: TensorView | None
-) -> InPlaceConcat:
+def _is_first(op: OpInfo, position: int) -> bool:
+    """Whether the operand at `position` of a call is the first of `op`."""
+    return bool(op["args"][:1] == [{"param": position}])
+
+
+def _join(op: OpInfo, call: relax.Call, direct: tuple[bool, ...], outer: TensorView | None) -> InPlaceConcat:
     """The `InPlaceConcat` of `call`; `outer`: place of the result inside a padded tensor."""
     axis, length = int(op["attrs"]["axis"]) % 4, [int(size) for size in call.ty.shape]
     view = TensorView((0,) * 4, (0,) * 4, 0.0) if outer is None else outer
-    views, first = [], 0
-    for shape in shapes:
-        remaining = length[axis] - first - int(shape[axis])
+    views: dict[int, TensorView] = {}
+    first = 0
+    for position in _order(op, call) or ():
+        size = int(call.args[1].fields[position].ty.shape[axis])
+        remaining = length[axis] - first - size
         origin = tuple(gap + (first if number == axis else 0) for number, gap in enumerate(view.before))
         after = tuple(gap + (remaining if number == axis else 0) for number, gap in enumerate(view.after))
-        views.append(TensorView(origin, after, _NO_BORDER))
-        first += int(shape[axis])
-    return InPlaceConcat(tuple(views), direct, view)
+        views[position] = TensorView(origin, after, _NO_BORDER)
+        first += size
+    return InPlaceConcat(tuple(views[position] for position in sorted(views)), direct, view)
 
 
 def _is_simple(mod: tvm.IRModule, ops: Sequence[OpInfo], call: relax.Call) -> bool:
