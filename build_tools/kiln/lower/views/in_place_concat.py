@@ -56,6 +56,11 @@ def _is_concat(ops: Sequence[OpInfo]) -> bool:
     return len(ops) == 1 and ops[0]["name"] == "concat"
 
 
+def _is_joinable(ops: Sequence[OpInfo], call: relax.Call) -> bool:
+    """Whether a call is a concat of images that it reads once each."""
+    return _is_concat(ops) and _is_image(call) and _order(ops[0], call) is not None
+
+
 def _order(op: OpInfo, call: relax.Call) -> list[int] | None:
     """The positions in `call` of the operands of the concat `op`; None where it reads one of them twice.
 
@@ -129,13 +134,7 @@ def find_joins(
     def ops_of(call: relax.Call) -> list[OpInfo]:
         return ops.get(call.args[0].name_hint, [])
 
-    concats = [
-        binding
-        for binding in calls
-        if _is_concat(ops_of(binding.value))
-        and _is_image(binding.value)
-        and _order(ops_of(binding.value)[0], binding.value) is not None
-    ]
+    concats = [binding for binding in calls if _is_joinable(ops_of(binding.value), binding.value)]
     if not concats:
         return {}
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
@@ -170,9 +169,8 @@ def find_joins(
     for binding in concats:
         call = binding.value
         operands = list(call.args[1].fields)
-        shapes = [list(operand.ty.shape) for operand in operands]
         direct = tuple(operands.count(item) == 1 and can_be_view(item) for item in operands)
-        sizes = [math.prod(int(size) for size in shape) for shape in shapes]
+        sizes = [math.prod(int(size) for size in operand.ty.shape) for operand in operands]
         inside = [item for item, is_direct in zip(operands, direct, strict=True) if is_direct]
         written = sum(size for size, is_direct in zip(sizes, direct, strict=True) if is_direct)
         if 2 * written < sum(sizes) or not inside:
