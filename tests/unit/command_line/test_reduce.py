@@ -72,9 +72,10 @@ def test_a_full_disk_is_no_fault_of_the_model(
     assert len(builds) == at + 1 and not (tmp_path / "reduced.onnx").exists()
 
 
-def test_a_wrong_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("as_output", [False, True])
+def test_a_wrong_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_output: bool) -> None:
     """The tensor `left` is wrong where Split and Relu are one kernel: both nodes remain, with the values of
-    `scaled`."""
+    `scaled`. as_output: only where it is an output of the model as it is, and not all tensors are outputs."""
     given: dict[str, Any] = {}
 
     def compare(name: str, place: Destination, inputs: Path | None) -> Compared:
@@ -83,9 +84,9 @@ def test_a_wrong_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             given.update(np.load(inputs))
         want = np.array([1.0, 2.0])
         figures = difference(want + (0.5 if wrong else 0.0), want, ErrorLimits())
-        return Compared(
-            "net", place.named, "host CPU", [Row(Probe("split", "Split", "left"), "v", figures)], []
-        )
+        row = Row(Probe("split", "Split", "left"), "v", figures)
+        rows, outputs = ([], [row]) if as_output else ([row], [])
+        return Compared("net", place.named, "host CPU", rows, outputs)
 
     values = {name: np.full((2, 4), 3.0, np.float32) for name in ("x", "scaled", "positive", "left", "right")}
     monkeypatch.setattr(reduce, "compare_model", compare)

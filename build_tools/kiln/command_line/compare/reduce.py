@@ -206,7 +206,7 @@ def _reduce_to_part(
         _refuse_other_faults(error)
         trials = trials.for_failure(str(error))
         return _reduce_error(parts, trials, str(error), out), trials
-    culprit = compared.culprit
+    culprit = compared.fault
     if culprit is None:
         raise KilnError(
             f"model '{compared.model}': all its tensors are within their limits on {compared.target}"
@@ -221,7 +221,7 @@ def _reduce_to_part(
         inputs_file = path.with_suffix(".npz")
         np.savez(inputs_file, **{tensor: values[tensor] for tensor in entering})  # type: ignore[arg-type]
         try:
-            at_fault = trials.compare(trials.configured(path), inputs_file).culprit
+            at_fault = trials.compare(trials.configured(path), inputs_file).fault
         except (
             KilnError
         ) as error:  # the part has a fault of its own, such as no weights for the key `weights`

@@ -68,6 +68,15 @@ class Compared:
         """The first tensor beyond its limit; None if all pass."""
         return next((row for row in self.rows if not row.difference.passed), None)
 
+    @property
+    def fault(self) -> Row | None:
+        """The first tensor beyond its limit, or else the first output of the model as it is.
+
+        A kernel that computes several nodes at once may be wrong, and be another where all tensors are
+        outputs.
+        """
+        return self.culprit or next((row for row in self.outputs if not row.difference.passed), None)
+
 
 def compare_model(
     name: str, destination: Destination, inputs: Path | None = None, **options: str
