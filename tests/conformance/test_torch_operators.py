@@ -191,6 +191,8 @@ class Kinds(nn.Module):
         made += [torch.pow(m, x.abs()), torch.stack((m.int(), m)), torch.copysign(x, -1.0)]
         short, odd = m.short(), m > 2
         made += [odd.square(), odd**3, short**2, m**1.5]
+        made += [x.clamp(0, 0.5), m.clamp(0, 2.5), x.clip(max=m.shape[0] - 1)]
+        made += [x.clamp(-0.5, m.shape[0])]
         made += [short.amax(1), short @ short.mT, few.cumsum(1, dtype=few.dtype), odd.amin(0), short * short]
         normal = torch.distributions.Normal(x, x.abs() + 0.1)
         chosen = torch.distributions.Categorical(logits=x)

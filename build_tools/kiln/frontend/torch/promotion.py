@@ -7,8 +7,9 @@ a power, of tensors that are stacked, and of sums in einsum, as they are. It als
 remainders and powers with a dynamic size as the number, which becomes a tensor here. Of the operators on bits
 it lacks shifts of two tensors that a program writes as `a << b`, fails where the types of the operands
 differ, and computes `mask & 1` as a truth value: all become operators of two tensors of the result's type. It
-knows the types of mul, div and gt, and not those of their other names multiply, divide and greater, which
-become the former.
+fails at a clamp of floats by an integer and a float, or by a dynamic size: the limits become floats, or
+tensors. It knows the types of mul, div and gt, and not those of their other names multiply, divide and
+greater, which become the former.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ def with_explicit_types(program: ExportedProgram) -> ExportedProgram:
                 node.args = (_cast(torch, graph, node.args[0], node), *node.args[1:])
             if node.target in subtractions | powers:
                 node.args = (node.args[0], _cast(torch, graph, node.args[1], node), *node.args[2:])
+            if node.target is aten.clamp.default and node.meta["val"].is_floating_point():
+                _clamp_by_floats(torch, graph, node)
             if node.target in divisions:
                 operands = [_tensor(torch, graph, operand, node) for operand in node.args[:2]]
                 node.target, node.args = divisions[node.target], tuple(operands)
@@ -111,6 +114,20 @@ def _is_size(torch: ModuleType, operand: Any) -> bool:
     """Whether an operand is a number that depends on dynamic sizes."""
     value = operand.meta.get("val") if isinstance(operand, torch.fx.Node) else None
     return isinstance(value, (torch.SymInt, torch.SymFloat))
+
+
+def _clamp_by_floats(torch: ModuleType, graph: Graph, node: Node) -> None:
+    """Make the limits of a clamp floats, or tensors of the result's type if one of them is a size."""
+    x, *limits = node.args
+    limits += [node.kwargs.get(name) for name in ("min", "max")[len(limits) :]]
+    if any(_is_size(torch, limit) for limit in limits):
+        node.target = torch.ops.aten.clamp.Tensor
+        limits = [None if limit is None else _tensor(torch, graph, limit, node) for limit in limits]
+    node.args = (
+        _cast(torch, graph, x, node),
+        *(float(limit) if isinstance(limit, int) else limit for limit in limits),
+    )
+    node.kwargs = {}
 
 
 def _cast(torch: ModuleType, graph: Any, operand: Any, node: Node) -> Any:
