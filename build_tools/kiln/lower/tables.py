@@ -179,7 +179,7 @@ def _table_of(rewriter: CallRewriter, call: Any) -> tuple[Any, Array] | None:
     func = rewriter.builder_.get()[lookup.args[0]]
     if [info["name"] for info in attach.of(func)] != [NAME]:
         return None
-    data, entries = lookup.args[1].fields
+    data, entries = lookup.args[1].fields[:2]  # variables of dynamic sizes follow
     value = constant(entries)
     return None if value is None else (rewriter.definition(data).args[0], value)
 
