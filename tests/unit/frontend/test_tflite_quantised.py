@@ -152,6 +152,21 @@ def test_quantised_convolution_with_a_scale_per_channel(
     assert levels(run(imported(path), x), want) <= 1
 
 
+def test_one_channel_whose_scale_names_its_axis(tmp_path: Path) -> None:
+    options = schema.DepthwiseConv2DOptionsT()
+    options.strideH = options.strideW = options.dilationHFactor = options.dilationWFactor = 1
+    options.padding, options.depthMultiplier = schema.Padding.SAME, 1
+    tensors = [
+        Tensor("x", (1, 7, 7, 1), "int8", 0.04, -11),
+        Tensor("w", (1, 3, 3, 1), "int8", np.array([0.01]), axis=3, data=random_int8(1, 3, 3, 1)),
+        Tensor("y", (1, 7, 7, 1), "int8", 0.09, -20),
+    ]
+    code = schema.BuiltinOperator.DEPTHWISE_CONV_2D
+    path = write(tmp_path / "conv.tflite", tensors, code, options, [0, 1], [2])
+    x = random_int8(1, 7, 7, 1)
+    assert levels(run(imported(path), x), reference(path, x, kind="builtin")) <= 1
+
+
 @pytest.mark.parametrize(
     ("code", "options", "scale_out", "zero_out"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tflite
 from tvm import ir
 from tvm.relax.frontend.tflite import tflite_frontend
@@ -21,6 +22,17 @@ class TensorConverter(tflite_frontend.OperatorConverter):  # type: ignore[misc] 
             raise ValueError(
                 f"a tensor of type {names.get(tensor_type, tensor_type)}: not supported"
             ) from error
+
+    def get_tensors(self, positions: Any) -> Any:
+        """The tensors at `positions` of the file. One scale is of the whole tensor, whatever axis it names.
+
+        TVM 0.27 refuses a depthwise convolution of one channel whose only scale names the channels' axis.
+        """
+        tensors = super().get_tensors(positions)
+        for tensor in tensors:
+            if tensor.qnn_params and np.ndim(tensor.qnn_params["scale"].value.numpy()) == 0:
+                tensor.qnn_params["axis"] = 0
+        return tensors
 
     def get_expr(self, index: int) -> Any:
         """Tensor `index` as an expression; TVM 0.27's converters call it for constants of the file, too."""
