@@ -159,10 +159,11 @@ def test_one_channel_whose_scale_names_its_axis(tmp_path: Path) -> None:
     tensors = [
         Tensor("x", (1, 7, 7, 1), "int8", 0.04, -11),
         Tensor("w", (1, 3, 3, 1), "int8", np.array([0.01]), axis=3, data=random_int8(1, 3, 3, 1)),
+        Tensor("b", (1,), "int32", np.array([0.0004]), data=np.int32([70])),
         Tensor("y", (1, 7, 7, 1), "int8", 0.09, -20),
     ]
     code = schema.BuiltinOperator.DEPTHWISE_CONV_2D
-    path = write(tmp_path / "conv.tflite", tensors, code, options, [0, 1], [2])
+    path = write(tmp_path / "conv.tflite", tensors, code, options, [0, 1, 2], [3])
     x = random_int8(1, 7, 7, 1)
     assert levels(run(imported(path), x), reference(path, x, kind="builtin")) <= 1
 
