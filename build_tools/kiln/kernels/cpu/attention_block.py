@@ -102,10 +102,15 @@ class AttentionBlock:
     def write(self, name: str, offset: Expr, value: Expr) -> None:
         store(*self.at(name, offset), value)
 
+    @property
+    def keys_at_once(self) -> int:
+        """Keys whose scores are in memory at a time."""
+        return self.form.keys
+
     def emit(self) -> None:
         """Emit all work on the block."""
         self.begin()
-        size, keys = self.form.keys, self.attention.sizes[1]
+        size, keys = self.keys_at_once, self.attention.sizes[1]
         with serial(ceil_div(keys, size)) as number:
             first_key = bind(number * int64(size))
             some = bind(tirx.min(int64(keys) - first_key, int64(size)))

@@ -43,18 +43,10 @@ def applies(attention: Attention, form: Blocks) -> bool:
 class AttentionRow(AttentionBlock):
     """Emits the work on one query, with the same scratch memory as for other blocks."""
 
-    def emit(self) -> None:
-        """Emit all work on the block."""
-        lanes, keys = self.tile.lanes, self.attention.sizes[1]
-        size = self.form.keys * self.form.queries // lanes * lanes  # as many scores as there is memory for
-        self.begin()
-        with serial(ceil_div(keys, size)) as number:
-            first_key = bind(number * int64(size))
-            some = bind(tirx.min(int64(keys) - first_key, int64(size)))
-            self.scores(first_key, some)
-            self.weights(some)
-            self.values(first_key, some)
-        self.finish()
+    @property
+    def keys_at_once(self) -> int:
+        """As many keys as there is memory for the scores of a whole block of queries."""
+        return self.form.keys * self.form.queries // self.tile.lanes * self.tile.lanes
 
     def begin(self) -> None:
         """Copy the query; no key has been seen yet."""
