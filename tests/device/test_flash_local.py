@@ -48,6 +48,17 @@ def test_only_what_is_new_is_copied(desk: DeviceStages, bundles: Pair) -> None:
     assert mode == 0o444 and (versions / third["version"] / "manifest.json").stat().st_nlink > 1
 
 
+def test_a_version_of_the_same_second_is_another(desk: DeviceStages, bundles: Pair) -> None:
+    """A bundle that is flashed again while its earlier version is there, as twice within a second."""
+    identity = desk.flashed(bundles[0])["version"].partition("-")[2]
+    desk.flashed(bundles[1])
+    for later in range(90):  # the version may get any of these names
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time.time() + later))
+        (desk.folder / "store/tiny/versions" / f"{stamp}-{identity}").mkdir(exist_ok=True)
+    assert desk.flashed(bundles[0])["version"].endswith(f"-{identity}-2")
+    assert in_use(desk.folder) == bundles[0].id
+
+
 def test_back_and_no_further(desk: DeviceStages, bundles: Pair) -> None:
     assert "no bundle of 'tiny' is installed there" in desk.installed("rollback").stderr
     desk.flashed(bundles[0])

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import getpass
 import hashlib
+import itertools
 import json
 import socket
 import time
@@ -146,8 +147,8 @@ class _Flash:
             raise KilnError(f"{store.transport.description}: {why}; nothing was changed there")
         now = time.gmtime()
         version = f"{time.strftime('%Y%m%dT%H%M%SZ', now)}-{identity[:12]}"
-        if version == state.current:  # damaged, and flashed again within the second
-            version += "-2"
+        again = (f"{version}-{number}" for number in itertools.count(2))  # within the same second
+        version = next(name for name in itertools.chain([version], again) if name not in state.versions)
         with scratch_folder("flash") as folder:
             about = Path(folder, "installed.json")
             about.write_text(json.dumps(self._about(identity, files, state, now), indent=1) + "\n", "utf-8")
