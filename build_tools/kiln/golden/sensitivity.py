@@ -28,17 +28,15 @@ from kiln.golden.reference_base import Reference
 from kiln.scratch import scratch_folder
 from kiln.sources.onnx_data import external_files
 
-# Operators that round activations to levels.
-ROUNDING = frozenset(
-    ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "QGemm", "QLinearAdd",
-     "QLinearMul", "DynamicQuantizeMatMul", "QAttention", "DynamicQuantizeLSTM", "MatMulInteger",
-     "ConvInteger", "MatMulIntegerToFloat")
-)  # fmt: skip
-# Those whose scale is computed in the run, and products of levels that a Round and a Cast may have made.
+# Operators whose scale is computed in the run, and products of levels that a Round and a Cast may have made.
 DYNAMIC = frozenset(
     ("DynamicQuantizeLinear", "DynamicQuantizeMatMul", "QAttention", "DynamicQuantizeLSTM", "MatMulInteger",
      "ConvInteger", "MatMulIntegerToFloat")
 )  # fmt: skip
+# All operators that round activations to levels.
+ROUNDING = DYNAMIC | {
+    "QuantizeLinear", "QLinearConv", "QLinearMatMul", "QGemm", "QLinearAdd", "QLinearMul"
+}  # fmt: skip
 _RUNS = 2
 _SCALE_CHANGE = 1 / 512
 _LARGEST = 1 << 30  # bytes of a model whose scales are changed in memory
