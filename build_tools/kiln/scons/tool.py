@@ -57,9 +57,8 @@ def one_line(method: Callable[..., Any]) -> Callable[..., Any]:
             line = str(error)
         except OSError as error:  # the build folder cannot be read or written
             line = error_text(error)
-        except (
-            TypeError
-        ) as error:  # raised by SCons for a file where it needs a folder, or a folder for a file
+        except TypeError as error:
+            # SCons raises it for a file where it needs a folder, and for a folder where it needs a file.
             found = re.match(r"(File|Directory) (.*) found where (?:file|directory) expected", str(error))
             if found is None:
                 raise
