@@ -48,3 +48,8 @@ def test_functions_are_short() -> None:
                 if lines > MOST_FUNCTION:
                     long.append(f"{name}:{node.lineno} {node.name}: {lines} lines")
     assert long == []
+
+
+def test_no_file_in_the_root_is_named_like_an_option() -> None:
+    """A command whose option for its output lost its value writes a file named as the next option."""
+    assert not [path.name for path in ROOT.iterdir() if path.name.startswith("-")]
