@@ -81,8 +81,14 @@ def _instructions(file: Path, target: tvm.target.Target) -> frozenset[str]:
 
 def record(target: Target) -> Path:
     """The file that keeps the operations of `target`."""
-    facts = "\0".join([str(tvm_target(target)), metadata.version("apache-tvm"), *_OPERATIONS])
+    facts = "\0".join([str(tvm_target(target)), _tvm_version(), *_OPERATIONS])
     return cache_dir() / "targets" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.json"
+
+
+@functools.cache
+def _tvm_version() -> str:
+    """TVM's version; `metadata.version` parses a file at each call, and each kernel asks several times."""
+    return metadata.version("apache-tvm")
 
 
 def _assembly(target: tvm.target.Target) -> str:
