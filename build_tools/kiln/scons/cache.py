@@ -31,6 +31,7 @@ from kiln.files import atomic_dir, set_mode
 from kiln.scons import digest
 from kiln.scons.stage_node import StageNode
 from kiln.scons.storage import DamagedError, Storage, StorageError, open_storage
+from kiln.scons.storage.requests import for_each
 from kiln.sources.cache import file_sha256
 from kiln.stage import Input
 
@@ -197,7 +198,7 @@ class Entry:
             files = [*in_folder, *map(Path, outputs)]
             if any(path.is_symlink() for path in files):
                 return
-            self.record([self._cache.put(path) for path in files])
+            self.record(for_each(self._cache.put, files))
         except (OSError, KilnError, StorageError) as error:
             self._cache.warn(error)
 
@@ -226,7 +227,7 @@ def place_outputs(storage: Storage, stage: StageNode, files: Sequence[Mapping[st
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as received:
             waiting = {name: Path(received, str(number)) for number, name in enumerate(named)}
             # Every file is read, also after a damaged one, so that `store` replaces all damaged files.
-            intact = [_receive(storage, named[name], path) for name, path in waiting.items()]
+            intact = for_each(lambda item: _receive(storage, named[item[0]], item[1]), list(waiting.items()))
             if not all(intact):
                 raise DamagedError
             if stage.folder is not None:

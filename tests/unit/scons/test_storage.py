@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from kiln.errors import KilnError
 from kiln.scons.storage import DamagedError, Storage, StorageError, open_storage, receive
+from kiln.scons.storage.requests import for_each
 
 KEY = hashlib.sha256(b"a run of a stage").hexdigest()
 
@@ -214,3 +215,19 @@ def test_a_content_that_ends_half_way_is_no_error_of_the_disk(tmp_path: Path) ->
     with pytest.raises(StorageError, match=r"^http://there: cannot be read: timed out$"):
         receive(Half(b"content"), "0" * 64, tmp_path / "out", "http://there")
     assert not any(tmp_path.iterdir())
+
+
+def test_several_requests_run_at_a_time_and_in_order() -> None:
+    """One after the other, each file of a bundle waits for a distant server's answer."""
+    together = threading.Barrier(4, timeout=60)
+
+    def request(value: int) -> int:
+        together.wait()
+        if value > 4:
+            raise StorageError(f"{value}")
+        return value
+
+    assert for_each(request, [3, 1, 4, 2]) == [3, 1, 4, 2]
+    with pytest.raises(StorageError, match="7"):
+        for_each(request, [1, 7, 2, 3])
+    assert for_each(str, []) == [] and for_each(str, [1]) == ["1"]

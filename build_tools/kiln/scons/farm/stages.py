@@ -15,6 +15,7 @@ from kiln.scons import cache, digest
 from kiln.scons.farm import cluster
 from kiln.scons.stage_node import StageNode
 from kiln.scons.storage import DamagedError, StorageError
+from kiln.scons.storage.requests import for_each
 from kiln.stage import Scratch
 
 
@@ -112,7 +113,7 @@ def _task(
     return {
         "stage": stage.name,
         "words": stage.stage.words(),
-        "files": [worker_cache.put(path) for path in files],
+        "files": for_each(worker_cache.put, files),
         "outside": sorted({str(path) for path in (*files, *inputs) if path.is_absolute()}),
         "outputs": [*outputs, *([stage.folder] if stage.folder else [])],
         "scratch": scratch if stage.stage.spec.cached else [],

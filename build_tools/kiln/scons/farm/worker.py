@@ -32,6 +32,7 @@ from kiln.scons.farm.facts import difference, facts
 from kiln.scons.server import StageServer
 from kiln.scons.server_process import stage_environment
 from kiln.scons.storage import DamagedError, Storage, StorageError, open_storage
+from kiln.scons.storage.requests import for_each
 from kiln.sources.cache import file_sha256
 
 CONFIG_BYTES = 1 << 20  # larger JSON files are data, in which no path is replaced
@@ -85,8 +86,12 @@ def _run(
     with tempfile.TemporaryDirectory(prefix="stage-", dir=parent) as name:
         folder = Path(name)
         translate = _path_translator(task, folder)
-        for file in task["files"]:
-            _add_input(storage, file, parent / "contents", folder / _path_in_folder(file["name"]), translate)
+        contents = parent / "contents"
+
+        def add(file: Mapping[str, Any]) -> None:
+            _add_input(storage, file, contents, folder / _path_in_folder(file["name"]), translate)
+
+        for_each(add, task["files"])
         for name in task["outputs"]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
         for name in task["scratch"]:
@@ -97,7 +102,7 @@ def _run(
         result = _process(task["stage"], words, environment, folder, task["seconds"], is_awaited)
         if result.get("status") == 0:
             result["files"] = _outputs(storage, folder, task["outputs"])
-    _remove_old(parent / "contents")
+    _remove_old(contents)
     return result
 
 
@@ -189,27 +194,27 @@ def _link_kept_folder(link: Path, folder: Path) -> None:
 
 def _outputs(storage: Storage, folder: Path, outputs: Sequence[str]) -> list[dict[str, Any]]:
     """Store the files of the outputs, which are files and folders; returns them as an entry lists them."""
-    files_made: list[dict[str, Any]] = []
+    paths: list[Path] = []
     for name in outputs:
         output = folder / name
-        files = (
-            [path for path in sorted(output.rglob("*")) if path.is_file()] if output.is_dir() else [output]
-        )
-        for path in files:
-            if not path.is_file():
-                continue  # the build's error names the missing output
-            if path.is_symlink():
-                raise KilnError(f"{path.relative_to(folder)}: outputs must not be links")
-            sha256, status = file_sha256(path), path.stat()
-            if not storage.has(sha256):
-                storage.put(path, sha256)
-            files_made.append({
-                "name": str(path.relative_to(folder)),
-                "sha256": sha256,
-                "bytes": status.st_size,
-                "executable": bool(status.st_mode & 0o100),
-            })  # fmt: skip
-    return files_made
+        paths += sorted(output.rglob("*")) if output.is_dir() else [output]
+    files = [path for path in paths if path.is_file()]  # the build's error names a missing output
+    for path in files:
+        if path.is_symlink():
+            raise KilnError(f"{path.relative_to(folder)}: outputs must not be links")
+
+    def stored(path: Path) -> dict[str, Any]:
+        sha256, status = file_sha256(path), path.stat()
+        if not storage.has(sha256):
+            storage.put(path, sha256)
+        return {
+            "name": str(path.relative_to(folder)),
+            "sha256": sha256,
+            "bytes": status.st_size,
+            "executable": bool(status.st_mode & 0o100),
+        }
+
+    return for_each(stored, files)
 
 
 def _remove_old(contents: Path) -> None:
