@@ -15,6 +15,7 @@ import onnx
 from onnx import helper
 
 from kiln.frontend.onnx.attributes import graphs, set_nodes, with_nested_graphs
+from kiln.onnx_domains import is_onnx
 
 # Products with packed weights.
 _PACKED = ("MatMulNBits", "QMoE")
@@ -53,7 +54,7 @@ def _rounding(node: onnx.NodeProto) -> list[onnx.AttributeProto]:
 
 def _data_positions(node: onnx.NodeProto) -> tuple[int, ...]:
     """The positions of the data among the inputs of a transform; none for other operators."""
-    return _TRANSFORMS.get(node.op_type, ()) if node.domain in ("", "ai.onnx") else ()
+    return _TRANSFORMS.get(node.op_type, ()) if is_onnx(node) else ()
 
 
 def _compute_in_float64(body: Any) -> None:

@@ -18,14 +18,9 @@ from kiln.golden.exact_graph import exact_content
 from kiln.golden.own_reference import onnx_parts
 from kiln.golden.reference_base import Reference, coarsest
 from kiln.golden.stored_ports import evaluator, needs_evaluator
+from kiln.onnx_domains import opset_of
 
 LEAST_OPSET = 7  # that ONNX Runtime runs
-
-
-def opset_of(model: onnx.ModelProto) -> int:
-    """The version of ONNX's own operators in `model`."""
-    versions = (item.version for item in model.opset_import if item.domain in ("", "ai.onnx"))
-    return min(versions, default=LEAST_OPSET)
 
 
 class OnnxRuntime(Reference):

@@ -35,10 +35,11 @@ from kiln.frontend.torch.kept_buffers import with_kept_buffers
 from kiln.frontend.torch.library import load_torch, open_archive
 from kiln.frontend.torch.quantised import has_levels
 from kiln.golden.moved_program import moved_parameters, with_scales_times
-from kiln.golden.onnx_reference import LEAST_OPSET, OnnxRuntime, opset_of
+from kiln.golden.onnx_reference import LEAST_OPSET, OnnxRuntime
 from kiln.golden.own_reference_tflite import tflite_parts
 from kiln.golden.reference_base import Reference, coarsest
 from kiln.golden.reference_errors import KERNELS
+from kiln.onnx_domains import opset_of
 
 _HALVES = {"torch.float16": "fp16", "torch.bfloat16": "bf16"}
 # By the suffix of the model's file, the references that can run it, the default first.

@@ -70,8 +70,9 @@ def name_of(sizes: Mapping[str, int]) -> str:
     if len(named) <= _MOST_CHARACTERS:
         return named
     numbers = "_".join(("sizes", *map(str, sizes.values())))
-    digest = hashlib.sha256(named.encode()).hexdigest()
-    return numbers if len(numbers) <= _MOST_CHARACTERS else f"sizes_{digest[:16]}"
+    if len(numbers) <= _MOST_CHARACTERS:
+        return numbers
+    return f"sizes_{hashlib.sha256(named.encode()).hexdigest()[:16]}"
 
 
 def refusals(dims: Sequence[Dimension], buckets: Sequence[Box], allowed: Sizes) -> list[Refusal]:

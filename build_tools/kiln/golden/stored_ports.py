@@ -16,8 +16,8 @@ from onnx import TensorProto, helper
 
 from kiln.arrays import Array
 from kiln.config.data import NormalInput, RandomInput
-from kiln.frontend.onnx.domains import TRAINING
 from kiln.frontend.onnx.narrow_types import NARROW_TYPES, is_integer, stored_as
+from kiln.onnx_domains import TRAINING
 
 _STORED = NARROW_TYPES | {TensorProto.BFLOAT16}
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from kiln.config.c_words import can_name_symbol
 from kiln.errors import KilnError
+from kiln.onnx_domains import domain_name
 from kiln.operators.declaration import OwnOperator
 from kiln.paths import operator_files
 
@@ -98,7 +99,7 @@ def operators() -> list[LoadedOperator]:
     operators: dict[tuple[str, str], LoadedOperator] = {}
     for path in files():
         loaded = load(path)
-        key = _domain(loaded.operator.domain), loaded.operator.name
+        key = domain_name(loaded.operator.domain), loaded.operator.name
         if key in operators:
             raise loaded.error(f"{operators[key].file} declares an operator of this name and domain too")
         operators[key] = loaded
@@ -107,7 +108,7 @@ def operators() -> list[LoadedOperator]:
 
 def by_key() -> Mapping[tuple[str, str], LoadedOperator]:
     """The operators by (domain, name) of ONNX nodes; "" is ONNX's own domain."""
-    return {(_domain(loaded.operator.domain), loaded.operator.name): loaded for loaded in operators()}
+    return {(domain_name(loaded.operator.domain), loaded.operator.name): loaded for loaded in operators()}
 
 
 def by_name() -> Mapping[str, LoadedOperator]:
@@ -121,10 +122,6 @@ def by_name() -> Mapping[str, LoadedOperator]:
             )
         named[name] = loaded
     return named
-
-
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name
 
 
 def load(path: Path) -> LoadedOperator:

@@ -22,6 +22,7 @@ from kiln.command_line.quantise.graphs import OnnxGraph, attribute
 from kiln.errors import KilnError
 from kiln.frontend.onnx.half_types import compute_in_float32, half_types
 from kiln.frontend.onnx.plain_session import made_older
+from kiln.onnx_domains import opset_of
 
 _LEAST_OPSET = 13  # the first whose DequantizeLinear has a scale for each channel
 _MOST_BYTES = (1 << 31) - (1 << 20)  # of a file of protobuf, which the names and nodes are a part of
@@ -34,11 +35,13 @@ def prepared_source(source: Path, out: Path) -> Path:
     that cannot be converted.
     """
     model = onnx.load(str(source), load_external_data=False)
+    if not model.opset_import:  # the import refuses the file, and says why
+        return source
     outside = [one for one in model.graph.initializer if one.data_location == TensorProto.EXTERNAL]
     _check_size(source, outside)
     onnx.load_external_data_for_model(model, str(source.parent))
     changed = made_older(model) or bool(outside)
-    opset = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), _LEAST_OPSET)
+    opset = opset_of(model)
     if half_types(model) or opset < _LEAST_OPSET:
         model = inliner.inline_local_functions(model)
         _in_float32(source, model)

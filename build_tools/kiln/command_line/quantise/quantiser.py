@@ -38,6 +38,7 @@ from kiln.frontend.onnx.order import sort_nodes
 from kiln.frontend.quiet import quiet_stderr
 from kiln.golden.reference import open_reference
 from kiln.golden.reference_base import Reference
+from kiln.onnx_domains import is_onnx
 from kiln.operators.registry import by_key
 
 Method = Literal["minmax", "entropy", "percentile"]
@@ -260,7 +261,7 @@ def _refuse_own_operators(model: onnx.ModelProto, source: Path) -> None:
     """Raise KilnError for a node of the user's own operators, which ONNX Runtime, that calibrates, lacks."""
     known = by_key()
     for node in model.graph.node:
-        if node.domain not in ("", "ai.onnx") and (node.domain, node.op_type) in known:
+        if not is_onnx(node) and (node.domain, node.op_type) in known:
             raise KilnError(
                 f"{source}: node '{node.name}' is of your own operator {node.domain}.{node.op_type}, which "
                 "ONNX Runtime cannot run, by which ranges are measured; quantise a part without it: the key "

@@ -14,6 +14,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from kiln.command_line.quantise.graphs import OnnxGraph
+from kiln.onnx_domains import opset_of
 
 RECURRENT = ("GRU", "LSTM", "RNN")
 _OPERANDS = (1, 2)  # weights of the input, and of the state: (directions, gates * hidden, …)
@@ -23,8 +24,8 @@ _GREATEST = 127
 
 def is_recurrent(graph: OnnxGraph, node: Any) -> bool:
     """Whether `node` is a recurrent layer whose weights can be rounded."""
-    opset = next((one.version for one in graph.model.opset_import if one.domain in ("", "ai.onnx")), 0)
-    return node.op_type in RECURRENT and opset >= _LEAST_OPSET and any(_weights(graph, node))
+    has_axis = opset_of(graph.model) >= _LEAST_OPSET
+    return node.op_type in RECURRENT and has_axis and any(_weights(graph, node))
 
 
 def _weights(graph: OnnxGraph, node: Any) -> list[int]:

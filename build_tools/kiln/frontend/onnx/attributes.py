@@ -15,7 +15,7 @@ from typing import Any
 import onnx
 
 from kiln.errors import KilnError
-from kiln.frontend.onnx.schema_functions import domain_of
+from kiln.onnx_domains import domain_of, is_onnx
 
 MOST_NESTING = 12  # depth of nested graphs; the run time of onnxsim doubles with each level
 _GREATEST = (1 << 31) - 1
@@ -194,7 +194,7 @@ def check_attributes(path: Path, model: onnx.ModelProto) -> None:
     """Raise KilnError, naming the node, for the first attribute with a value that is not allowed."""
     for graph in graphs(path, model):
         for node in graph.node:
-            if node.domain in ("", "ai.onnx"):
+            if is_onnx(node):
                 for attribute in node.attribute:
                     _check_value(path, node, attribute)
                     # ONNX 1.23 ends the process where more outputs than parts are to get a shape.
@@ -212,7 +212,7 @@ def check_counts(path: Path, nodes: Iterable[onnx.NodeProto], versions: Mapping[
     """
     for node in nodes:
         domain = domain_of(node)
-        version = versions.get(domain, versions.get("ai.onnx", 1) if domain == "" else 1)
+        version = versions.get(domain, 1)
         if not onnx.defs.has(node.op_type, version, domain):
             continue
         schema = onnx.defs.get_schema(node.op_type, version, domain)

@@ -20,6 +20,7 @@ from onnx import helper, numpy_helper
 
 from kiln.arrays import Array
 from kiln.frontend.onnx.attributes import graphs, set_nodes
+from kiln.onnx_domains import is_onnx
 
 # Operators that leave an integer as it is, and those through which a size comes from a Shape.
 _SAME = ("Identity", "Cast")
@@ -44,7 +45,7 @@ def with_trip_counts(path: Path, model: onnx.ModelProto) -> None:
         producers = _producers(graph.node)
         nodes: list[onnx.NodeProto] = []
         for node in graph.node:
-            if node.op_type == "Loop" and node.domain in ("", "ai.onnx"):
+            if node.op_type == "Loop" and is_onnx(node):
                 nodes += _counted(node, producers, constants)
                 nodes += _first_condition(node)
             nodes.append(node)

@@ -10,7 +10,6 @@ from kiln.frontend.onnx import (
     attention_ops,
     classical_ops,
     contrib_attention,
-    domains,
     expert_ops,
     fused_ops,
     gated_ops,
@@ -33,6 +32,7 @@ from kiln.frontend.onnx import (
 )
 from kiln.frontend.onnx.attributes import graphs
 from kiln.frontend.onnx.body import Expansion
+from kiln.onnx_domains import NARROW, TRAINING, domain_name, is_onnx, versions_of
 
 MICROSOFT, ML = "com.microsoft", "ai.onnx.ml"
 _ML = (classical_ops.CLASSICAL, ml_encoders.ENCODERS, ml_linear.MODELS, ml_trees.TREES)
@@ -63,9 +63,9 @@ _MICROSOFT_FILES = (
 EXPANSIONS: dict[tuple[str, str], Expansion] = {
     **{("", name): found for file in _ONNX_FILES for name, found in file.ONNX.items()},
     **{(MICROSOFT, name): found for file in _MICROSOFT_FILES for name, found in file.MICROSOFT.items()},
-    **{(domains.TRAINING, name): found for name, found in training_ops.OPTIMISERS.items()},
+    **{(TRAINING, name): found for name, found in training_ops.OPTIMISERS.items()},
     **{(ML, name): found for table in _ML for name, found in table.items()},
-    **{(domains.NARROW, name): found for name, found in narrow_codes.NARROW.items()},
+    **{(NARROW, name): found for name, found in narrow_codes.NARROW.items()},
 }
 
 # Operators that ONNX Runtime defines in ONNX's domain, where ONNX has none, or none below a version of it.
@@ -75,7 +75,7 @@ _ADOPTED_BELOW = {"SimplifiedLayerNormalization": 1 << 30, "LayerNormalization":
 
 def expansion_of(domain: str, op_type: str) -> Expansion | None:
     """The expansion of an operator, or None."""
-    return EXPANSIONS.get(("" if domain == "ai.onnx" else domain, op_type))
+    return EXPANSIONS.get((domain_name(domain), op_type))
 
 
 def adopt(path: Path, model: onnx.ModelProto) -> None:
@@ -84,12 +84,10 @@ def adopt(path: Path, model: onnx.ModelProto) -> None:
     ONNX's checker refuses them in its own domain. com.microsoft is imported where nodes are of it: ONNX
     Runtime, whose own domain it is, runs files without the import, too.
     """
-    versions = {opset_import.domain: opset_import.version for opset_import in model.opset_import}
-    opset = max(versions.get("", 0), versions.get("ai.onnx", 0))
+    versions = versions_of(model.opset_import)
+    opset = versions.get("", 0)  # a file without it has no operators of ONNX
     adopted = [
-        node
-        for node in model.graph.node
-        if node.domain in ("", "ai.onnx") and opset < _ADOPTED_BELOW.get(node.op_type, 0)
+        node for node in model.graph.node if is_onnx(node) and opset < _ADOPTED_BELOW.get(node.op_type, 0)
     ]
     for node in adopted:
         node.domain = MICROSOFT

@@ -12,14 +12,23 @@ from onnx import helper, numpy_helper
 
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
-from kiln.frontend.onnx.attributes import describe, graphs
+from kiln.frontend.onnx.attributes import describe, graphs, with_nested_graphs
+from kiln.onnx_domains import OTHER_NAME, domain_name, versions_of
 
 _UNSORTED = re.compile(r"topologically sorted, however input '(.+)' of node:")
 
 
 def check_operator_sets(path: Path, model: onnx.ModelProto) -> None:
-    """Raise KilnError for ONNX's operators in two versions, or in one that the onnx package does not know."""
-    versions = {int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")}
+    """Raise KilnError for ONNX's operators in two versions, or in one that the onnx package does not know.
+
+    Also raised for a file without any version.
+    """
+    if not model.opset_import:
+        raise KilnError(
+            f"{path}: it states no operator set (opset_import), as files of before version 3 of ONNX's "
+            "format; export the model again"
+        )
+    versions = {int(entry.version) for entry in model.opset_import if not domain_name(entry.domain)}
     if len(versions) > 1:
         raise KilnError(
             f"{path}: its operators are of the operator sets {', '.join(map(str, sorted(versions)))} at "
@@ -31,6 +40,20 @@ def check_operator_sets(path: Path, model: onnx.ModelProto) -> None:
             f"{path}: its operators are of operator set {max(versions)}, known: up to {newest}; export the "
             "model with an older operator set"
         )
+
+
+def name_one_domain(path: Path, model: onnx.ModelProto) -> None:
+    """Name ONNX's own domain "" throughout `model`, in place: its checker takes "ai.onnx" for another one."""
+    bodies = (model.graph, *model.functions)
+    nodes = [node for body in bodies for graph in with_nested_graphs(path, body) for node in graph.node]
+    for named in (*nodes, *model.functions):
+        if named.domain == OTHER_NAME:
+            named.domain = ""
+    for owner in (model, *model.functions):
+        if any(entry.domain == OTHER_NAME for entry in owner.opset_import):
+            versions = versions_of(owner.opset_import)
+            del owner.opset_import[:]
+            owner.opset_import.extend(helper.make_opsetid(*entry) for entry in versions.items())
 
 
 def make_dense(path: Path, model: onnx.ModelProto) -> None:

@@ -12,6 +12,7 @@ import onnx.inliner
 from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.onnx.attributes import with_nested_graphs
+from kiln.onnx_domains import versions_of
 
 _MOST_NODES = 1 << 17  # greatest number of nodes of a model after inlining
 
@@ -61,9 +62,9 @@ def _raise_versions(path: Path, model: onnx.ModelProto) -> None:
 
     Else ONNX's version converter runs. It needs the type of every tensor; inference finds few in functions.
     """
-    model_versions = {entry.domain: entry.version for entry in model.opset_import}
+    model_versions = versions_of(model.opset_import)
     for function in model.functions:
-        function_versions = {entry.domain: entry.version for entry in function.opset_import}
+        function_versions = versions_of(function.opset_import)
         nodes = [node for graph in with_nested_graphs(path, function) for node in graph.node]
         for entry in function.opset_import:
             version = model_versions.get(entry.domain, entry.version)

@@ -28,11 +28,12 @@ from kiln.frontend.onnx.misfits import UnknownSizesError, has_rule, reason, size
 from kiln.frontend.onnx.node import Node, as_tensor
 from kiln.frontend.onnx.own_nodes import convert_own, has_converter, is_own
 from kiln.frontend.onnx.refusals import draws, refuse
-from kiln.frontend.onnx.schema_functions import body_of, domain_of, has_body
+from kiln.frontend.onnx.schema_functions import body_of, has_body
 from kiln.frontend.onnx.sequences import Sequences
 from kiln.frontend.onnx.shapes import MOST_ELEMENTS, evaluate
 from kiln.frontend.onnx.value import Value, array_of, from_array, from_items
 from kiln.frontend.symbols import Symbols
+from kiln.onnx_domains import domain_of, is_onnx, versions_of
 from kiln.operators.registry import LoadedOperator
 
 _NODES_NAMED = 3  # nodes recorded per operator, for errors
@@ -67,9 +68,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
         self.sequences: Sequences = {}
         self._own = own or {}
         self._opsets = list(opsets)
-        self._versions = {
-            "" if entry.domain == "ai.onnx" else entry.domain: int(entry.version) for entry in opsets
-        }
+        self._versions = versions_of(opsets)
         self._types = Types(onnx.GraphProto())
         self._nested = False  # whether the node belongs to a graph nested in another node
         self._read: set[str] = set()  # tensors that a node or the caller reads
@@ -124,7 +123,7 @@ class Importer(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc]  # tvm is
             with self._symbols.missing.inside(describe(node)):
                 if structure.convert(self, node):
                     return
-                if node.domain not in ("", "ai.onnx") or not self._compute(node):
+                if not is_onnx(node) or not self._compute(node):
                     self._convert_or_inline(node, node)
         except KilnError:
             raise

@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 
 from kiln.frontend.onnx.attributes import graphs, integer_attribute, set_nodes
 from kiln.frontend.onnx.order import reads
+from kiln.onnx_domains import is_onnx
 
 
 def without_growth(path: Path, model: onnx.ModelProto) -> None:
@@ -26,7 +27,7 @@ def without_growth(path: Path, model: onnx.ModelProto) -> None:
     for graph in reversed(list(graphs(path, model))):  # inner graphs first: outer nodes are copied
         nodes = []
         for node in graph.node:
-            is_loop = node.op_type == "Loop" and node.domain in ("", "ai.onnx")
+            is_loop = node.op_type == "Loop" and is_onnx(node)
             nodes += [node, *(_without_carried_rows(node) if is_loop else ())]
         if len(nodes) > len(graph.node):
             set_nodes(graph, nodes)

@@ -14,6 +14,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from kiln.extents import shape_of
 from kiln.frontend.onnx.node import Node
+from kiln.onnx_domains import domain_of
 
 # Attributes that repeat an input, or that only restrict a result which nothing reads.
 _REDUNDANT = {
@@ -118,7 +119,7 @@ def check_read(node: onnx.NodeProto, attributes: Attributes, inputs: Inputs | No
     `inputs`: None for a converter of Kiln's own, whose inputs are optional only where the operator's schema
     has them so.
     """
-    schema = onnx.defs.get_schema(node.op_type, opset, node.domain if node.domain != "ai.onnx" else "")
+    schema = onnx.defs.get_schema(node.op_type, opset, domain_of(node))
     for attribute in node.attribute:
         if attribute.name in attributes.read or (node.op_type, attribute.name) in _REDUNDANT:
             continue

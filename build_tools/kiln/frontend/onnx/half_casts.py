@@ -15,8 +15,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from kiln.frontend.onnx.attributes import graphs_in, set_nodes
-from kiln.frontend.onnx.domains import NARROW
 from kiln.frontend.onnx.value_types import with_value_types
+from kiln.onnx_domains import NARROW
 
 HALVES = {TensorProto.FLOAT16: "fp16", TensorProto.BFLOAT16: "bf16"}
 _CASTS = ("Cast", "CastLike")

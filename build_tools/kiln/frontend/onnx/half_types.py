@@ -16,8 +16,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from kiln.frontend.onnx.attributes import graphs_in
-from kiln.frontend.onnx.domains import NARROW
 from kiln.frontend.onnx.half_casts import HALVES, round_before, rounding_casts
+from kiln.onnx_domains import NARROW
 
 _TYPE_ATTRIBUTES = frozenset(("to", "dtype", "output_dtype", "softmax_precision"))
 

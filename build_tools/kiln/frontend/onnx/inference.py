@@ -13,6 +13,7 @@ import onnx
 from onnx import helper
 
 from kiln.frontend.onnx.attributes import graphs_in, set_nodes
+from kiln.onnx_domains import is_onnx
 
 # Suffixes of the names of added tensors, after the name of the node's output.
 _SIZES, _ZEROS = "/sizes of the input", "/zeros"
@@ -42,7 +43,7 @@ def infer_shapes(model: onnx.ModelProto, data_prop: bool = False) -> onnx.ModelP
 
 def _dtype(node: onnx.NodeProto) -> onnx.AttributeProto | None:
     """The attribute `dtype` of an EyeLike; None for other nodes and without it."""
-    if node.op_type != "EyeLike" or node.domain not in ("", "ai.onnx"):
+    if node.op_type != "EyeLike" or not is_onnx(node):
         return None
     return next((attribute for attribute in node.attribute if attribute.name == "dtype"), None)
 

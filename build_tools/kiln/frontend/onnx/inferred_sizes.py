@@ -22,6 +22,7 @@ from onnx import helper, numpy_helper
 from kiln.config.sizes import ceil_div
 from kiln.frontend.onnx.inference import infer_shapes
 from kiln.frontend.onnx.window_pads import windows_rounded_up
+from kiln.onnx_domains import opset_of
 
 _COUNTS_WINDOWS_RIGHTLY = 22  # the operator set since which ONNX counts the windows of pools as it specifies
 _TAKES_SIZES = 11  # the first operator set in which Resize has sizes in place of scales
@@ -46,7 +47,7 @@ def repair(model: onnx.ModelProto) -> tuple[list[onnx.NodeProto], list[onnx.Tens
     """
     changed: list[onnx.NodeProto] = []
     new: list[onnx.TensorProto] = []
-    version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
+    version = opset_of(model)
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":

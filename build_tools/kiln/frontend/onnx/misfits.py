@@ -18,8 +18,8 @@ from onnx import helper
 from kiln.frontend.importer import one_line
 from kiln.frontend.onnx.attributes import integer_attribute
 from kiln.frontend.onnx.broadcast import BROADCAST
-from kiln.frontend.onnx.schema_functions import domain_of
 from kiln.frontend.size_of import plain_sizes
+from kiln.onnx_domains import domain_of, is_onnx
 from kiln.operators.registry import WAY
 
 # By name of a tensor, its element type and sizes: numbers, or texts for dynamic ones.
@@ -67,7 +67,7 @@ class UnknownSizesError(Exception):
 
 def has_rule(node: onnx.NodeProto) -> bool:
     """Whether there is a rule for the sizes of the inputs of `node`."""
-    return node.op_type in _RULES and node.domain in ("", "ai.onnx")
+    return node.op_type in _RULES and is_onnx(node)
 
 
 def size_fault(node: onnx.NodeProto, types: Types) -> str:

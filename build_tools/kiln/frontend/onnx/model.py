@@ -18,7 +18,13 @@ from kiln.frontend.onnx.attributes import check_attributes, check_counts, check_
 from kiln.frontend.onnx.counting_loops import with_trip_counts
 from kiln.frontend.onnx.declared_shapes import declared_shape
 from kiln.frontend.onnx.expansions import adopt, expansion_of
-from kiln.frontend.onnx.file_checks import check_operator_sets, check_stored, invalid, make_dense
+from kiln.frontend.onnx.file_checks import (
+    check_operator_sets,
+    check_stored,
+    invalid,
+    make_dense,
+    name_one_domain,
+)
 from kiln.frontend.onnx.fold import canonicalise
 from kiln.frontend.onnx.functions import inline_functions
 from kiln.frontend.onnx.graph import Importer
@@ -36,8 +42,7 @@ from kiln.frontend.onnx.unread import without_unread
 from kiln.frontend.options import ImportOptions, bind_shape, check_keys, check_own_axes, check_ranges
 from kiln.frontend.quiet import convert_quietly
 from kiln.frontend.symbols import Symbols
-
-_DEFAULT_DOMAINS = ("", "ai.onnx")
+from kiln.onnx_domains import domain_of, opset_of, versions_of
 
 
 def load(path: Path, options: ImportOptions) -> Imported:
@@ -71,7 +76,7 @@ def load(path: Path, options: ImportOptions) -> Imported:
         module = convert_quietly(
             lambda: Importer(
                 path, extents, symbols, nodes, options.every_node, list(model.opset_import), own_operators()
-            ).from_onnx(model.graph, _opset(model))
+            ).from_onnx(model.graph, opset_of(model))
         )
     inputs = [
         Port(
@@ -113,6 +118,7 @@ def read(path: Path, ports: bool = True) -> onnx.ModelProto:
         )
     check_names(path, model)
     check_operator_sets(path, model)
+    name_one_domain(path, model)
     make_dense(path, model)
     check_stored(path, model)
     adopt_own(path, model)
@@ -143,7 +149,7 @@ def _check_by_onnx(path: Path, model: onnx.ModelProto) -> None:
         Exception
     ) as error:  # ValidationError, or UnicodeDecodeError where the message quotes damaged names
         for graph in graphs(path, model):
-            check_counts(path, graph.node, {entry.domain: entry.version for entry in model.opset_import})
+            check_counts(path, graph.node, versions_of(model.opset_import))
         raise invalid(path, model, error) from error
     for kind in open_types:
         kind.ClearField("shape")
@@ -195,17 +201,11 @@ def _check_known(model: onnx.ModelProto, path: Path) -> None:
     unknown = [
         node
         for node in model.graph.node
-        if ("" if node.domain in _DEFAULT_DOMAINS else node.domain, node.op_type) not in operators_of_onnx
+        if (domain_of(node), node.op_type) not in operators_of_onnx
         and expansion_of(node.domain, node.op_type) is None
         and not is_own(node)
     ]
     refuse(path, unknown)
-
-
-def _opset(model: onnx.ModelProto) -> int:
-    return max(
-        (int(entry.version) for entry in model.opset_import if entry.domain in _DEFAULT_DOMAINS), default=1
-    )
 
 
 def _dtype(value: onnx.ValueInfoProto) -> str:

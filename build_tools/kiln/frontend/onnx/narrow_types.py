@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from kiln.errors import KilnError
 from kiln.frontend.onnx.attributes import describe
-from kiln.frontend.onnx.domains import NARROW
+from kiln.onnx_domains import NARROW, is_onnx
 
 NARROW_TYPES = frozenset(
     kind
@@ -146,7 +146,7 @@ def _nodes_on_bytes(path: Path, node: onnx.NodeProto, kinds: Mapping[str, int]) 
         changed.domain = NARROW
         changed.attribute.append(helper.make_attribute("narrow", kind))
         yield changed
-    elif node.op_type in _MOVES and node.domain in ("", "ai.onnx"):
+    elif node.op_type in _MOVES and is_onnx(node):
         yield node
     else:
         pairs = zip((*node.input, *node.output), (*input_kinds, *output_kinds), strict=True)

@@ -14,8 +14,8 @@ from kiln.extents import Extent
 from kiln.frontend.onnx import control, ops, sequences
 from kiln.frontend.onnx.attributes import with_nested_graphs
 from kiln.frontend.onnx.expansions import expansion_of
-from kiln.frontend.onnx.schema_functions import domain_of
 from kiln.frontend.symbols import Symbols
+from kiln.onnx_domains import domain_name, domain_of
 from kiln.operators.convert import OwnNode
 from kiln.operators.registry import DOMAIN, LoadedOperator, by_key
 
@@ -29,7 +29,7 @@ def has_converter(domain: str, op_type: str) -> bool:
     """Whether Kiln or TVM has a converter for an operator; TVM's table has no domains."""
     if expansion_of(domain, op_type) is not None:
         return True
-    if domain not in ("", "ai.onnx"):
+    if domain_name(domain):
         return False
     if op_type in EVALUATED or op_type in ops.OVERRIDES:
         return True

@@ -7,6 +7,8 @@ from typing import Any
 
 import onnx
 
+from kiln.onnx_domains import domain_name
+
 # The newest versions of the format and of ONNX's operators that ONNX Runtime 1.31 loads. The package onnx
 # writes newer ones, in which operators have become more general.
 _FORMAT, _OPERATORS = 13, 26
@@ -53,7 +55,7 @@ def is_newer(model: onnx.ModelProto) -> bool:
 def _opsets(model: onnx.ModelProto) -> list[onnx.OperatorSetIdProto]:
     """The versions of ONNX's own operators in `model` and in its functions."""
     owners = [model, *model.functions]
-    return [item for owner in owners for item in owner.opset_import if item.domain in ("", "ai.onnx")]
+    return [item for owner in owners for item in owner.opset_import if domain_name(item.domain) == ""]
 
 
 def made_older(model: onnx.ModelProto) -> bool:

@@ -29,6 +29,7 @@ from kiln.frontend.onnx.tensor_sizes import bytes_of, elements_of, placeholder, 
 from kiln.frontend.onnx.types import is_typed
 from kiln.frontend.options import MOST_ELEMENTS
 from kiln.frontend.quiet import quiet_stderr
+from kiln.onnx_domains import domain_of, versions_of
 
 # Limit of one folded constant, or the bytes of all weights as floats where these are more.
 LEAST_BYTES = 32 << 20
@@ -66,7 +67,7 @@ class Prediction:
     def __init__(self, path: Path, model: onnx.ModelProto) -> None:
         self._path = path
         self._opsets = list(model.opset_import)
-        self._versions = {_domain(entry.domain): entry.version for entry in self._opsets}
+        self._versions = versions_of(self._opsets)
         self._ir_version = model.ir_version
         weights = sum(map(_bytes_as_floats, _stored(path, model)))
         self._most_bytes = max(LEAST_BYTES, weights)
@@ -158,7 +159,7 @@ class Prediction:
         """The types of a node's results, as far as ONNX infers them. Raises KilnError for a type error."""
         if not all(name in self.types for name in node.input if name):
             return {}
-        domain = _domain(node.domain)
+        domain = domain_of(node)
         if not onnx.defs.has(node.op_type, domain):  # an operator of ONNX Runtime's
             return {}
         try:
@@ -185,7 +186,7 @@ class Prediction:
             return None if kind is None or sizes is None else (dtype_name(kind.tensor_type.elem_type), sizes)
 
         types = types_of(node.input, find)
-        version = self._versions.get(_domain(node.domain), 1)
+        version = self._versions.get(domain_of(node), 1)
         fault = size_fault(node, types) or type_fault(node, types, version)
         return fault or f"{meaning_of(text) or text}; it has: {inputs_text(node, types)}"
 
@@ -343,7 +344,3 @@ def _bytes_as_floats(weight: onnx.TensorProto) -> int:
     stored = bytes_of(weight.dims, weight.data_type)
     elements = int(math.prod(weight.dims))
     return max(stored, 4 * elements if stored > elements else 16 * elements)
-
-
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name

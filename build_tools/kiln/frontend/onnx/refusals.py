@@ -9,6 +9,7 @@ import onnx.defs
 
 from kiln.errors import KilnError
 from kiln.frontend.onnx.attributes import name_in_errors
+from kiln.onnx_domains import is_onnx
 from kiln.operators.registry import WAY
 
 # What follows a size that holds for some sizes of the dimensions only.
@@ -27,7 +28,7 @@ _RANDOM = frozenset(
 
 def draws(node: onnx.NodeProto) -> bool:
     """Whether the operator draws random numbers, also one whose function body calls such an operator."""
-    return node.domain in ("", "ai.onnx") and node.op_type in _RANDOM
+    return is_onnx(node) and node.op_type in _RANDOM
 
 
 def refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
@@ -36,7 +37,7 @@ def refuse(path: Path, nodes: list[onnx.NodeProto]) -> None:
         return
     kinds: dict[str, list[str]] = {}
     for node in nodes:
-        kind = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+        kind = f"{node.domain}.{node.op_type}" if not is_onnx(node) else node.op_type
         kinds.setdefault(kind, []).append(name_in_errors(node))
     listed = "; ".join(
         f"{kind} (node {', '.join(names[:3])}{', …' if len(names) > 3 else ''})"

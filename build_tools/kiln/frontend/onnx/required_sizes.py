@@ -15,6 +15,7 @@ from kiln.extents import Extent, is_one
 from kiln.frontend.onnx.agreement import may_agree
 from kiln.frontend.onnx.attributes import integer_attribute
 from kiln.frontend.symbols import Symbols
+from kiln.onnx_domains import domain_of
 
 # An axis of a tensor: its name, the number of the axis, its size.
 Axis = tuple[str, int, Extent]
@@ -25,7 +26,7 @@ Shapes = dict[int, tuple[str, list[Extent]]]
 
 def check(node: onnx.NodeProto, sizes_of: Callable[[str], list[Extent] | None], symbols: Symbols) -> None:
     """Raise ValueError for two sizes that must be equal and are not, for some size of a dynamic dimension."""
-    rule = _RULES.get((node.domain.removeprefix("ai.onnx"), node.op_type))
+    rule = _RULES.get((domain_of(node), node.op_type))
     if rule is None:
         return
     shapes: Shapes = {}

@@ -9,12 +9,9 @@ import onnx
 import onnx.inliner
 from onnx import helper
 
+from kiln.onnx_domains import domain_of, versions_of
+
 _MOST_NODES = 4096  # of one body
-
-
-def domain_of(node: onnx.NodeProto) -> str:
-    """The domain of a node's operator, "" for ONNX's own."""
-    return "" if node.domain == "ai.onnx" else str(node.domain)
 
 
 def has_body(node: onnx.NodeProto, opset: int) -> bool:
@@ -71,15 +68,7 @@ def body_of(
 
 def _version(node: onnx.NodeProto, opsets: Sequence[onnx.OperatorSetIdProto]) -> int:
     """The version of the domain of `node`'s operator."""
-    domain = domain_of(node)
-    return max(
-        (
-            int(entry.version)
-            for entry in opsets
-            if ("" if entry.domain == "ai.onnx" else entry.domain) == domain
-        ),
-        default=1,
-    )
+    return versions_of(opsets).get(domain_of(node), 1)
 
 
 def _body_for_types(

@@ -12,6 +12,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from kiln.frontend.onnx.inferred_sizes import inferred_sizes
+from kiln.onnx_domains import is_onnx
 
 
 def complete_transforms(model: onnx.ModelProto) -> None:
@@ -19,7 +20,7 @@ def complete_transforms(model: onnx.ModelProto) -> None:
 
     A signal (batch, samples) becomes (batch, samples, 1).
     """
-    nodes = [node for node in model.graph.node if node.op_type == "STFT" and node.domain in ("", "ai.onnx")]
+    nodes = [node for node in model.graph.node if node.op_type == "STFT" and is_onnx(node)]
     shapes = inferred_sizes(model) if nodes else {}
     for node in nodes:
         shape = shapes.get(node.input[0], [])

@@ -13,14 +13,14 @@ import onnx
 
 from kiln.frontend.onnx.attributes import graphs_in, set_nodes
 from kiln.frontend.onnx.order import reads
+from kiln.onnx_domains import is_onnx, opset_of
 
 _LISTS_OF_ROWS = ("scan_output_axes", "scan_output_directions")
 
 
 def without_unread(model: onnx.ModelProto) -> None:
     """Remove nodes and results that no output of `model` depends on, in place. Its nodes must be sorted."""
-    versions = {entry.domain: int(entry.version) for entry in model.opset_import}
-    _remove(model.graph, versions.get("", versions.get("ai.onnx", 1)))
+    _remove(model.graph, opset_of(model))
 
 
 def _remove(graph: onnx.GraphProto, opset: int) -> None:
@@ -30,7 +30,7 @@ def _remove(graph: onnx.GraphProto, opset: int) -> None:
     for node in reversed(graph.node):
         if not any(name in read for name in node.output if name):
             continue
-        if node.domain in ("", "ai.onnx"):
+        if is_onnx(node):
             _remove_results(node, read, opset)
         for body in graphs_in(node):
             _remove(body, opset)

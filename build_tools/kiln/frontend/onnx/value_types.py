@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from kiln.frontend.onnx.inference import infer_shapes
 from kiln.frontend.onnx.own_nodes import attributes_of, own_operators
 from kiln.frontend.onnx.plain_session import plain_session
-from kiln.frontend.onnx.schema_functions import domain_of
+from kiln.onnx_domains import domain_of
 from kiln.operators.declaration import OwnTensor
 from kiln.operators.registry import LoadedOperator, by_key, typed_attributes
 

@@ -12,6 +12,8 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kiln.onnx_domains import is_onnx, opset_of
+
 # By element type, those that hold all its values and compute the same once cast back, in order of preference.
 _INTEGERS = ("INT32", "INT64")
 _WIDER = {
@@ -31,8 +33,7 @@ def with_allowed_types(model: Any) -> None:
 
     A node stays as it is where no wider type is allowed either, or where its types are not known.
     """
-    versions = {item.domain: item.version for item in model.opset_import}
-    _in_graph(model.graph, versions.get("", 1), {})
+    _in_graph(model.graph, opset_of(model), {})
 
 
 def _in_graph(graph: Any, version: int, outer: Mapping[str, int]) -> None:
@@ -50,7 +51,7 @@ def _in_graph(graph: Any, version: int, outer: Mapping[str, int]) -> None:
             for inner in (attribute.g, *attribute.graphs):
                 if inner.node:
                     _in_graph(inner, version, kinds)
-        if node.domain in ("", "ai.onnx") and onnx.defs.has(node.op_type, version):
+        if is_onnx(node) and onnx.defs.has(node.op_type, version):
             schema = onnx.defs.get_schema(node.op_type, version)
             _learn(node, schema, kinds)
             nodes += _cast(node, schema, kinds)
