@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,22 @@ def test_dynamic_shapes(dynamic: Any) -> None:
     for wrong in (-1, 2.5, "2", None):
         with pytest.raises(kiln.KilnError, match=r"plan: width=.*: a whole number from 0 on is expected"):
             dynamic.plan(batch=1, width=wrong)  # type: ignore[arg-type]
+
+
+def test_runs_of_alternating_shapes(dynamic: Any) -> None:
+    """The C tensors of earlier shapes are used again, for other memory, also by several threads."""
+    shapes = [(batch, width) for batch in (1, 2) for width in (4, 8, 16)]
+    inputs = [np.random.default_rng(0).normal(size=(2, *shape)).astype("f4") for shape in shapes]
+    expected = [dynamic.copy()(*arrays) for arrays in inputs]
+
+    def equal(number: int) -> bool:
+        return all(map(np.array_equal, dynamic(*inputs[number].copy()), expected[number]))
+
+    order = [(7 * turn + turn // 3) % len(shapes) for turn in range(60)]
+    with ThreadPoolExecutor(4) as pool:
+        assert all(map(equal, order)) and all(pool.map(equal, order))
+    with pytest.raises(RunError, match="x: float64, allowed float32"):
+        dynamic(*inputs[0].astype("f8"))
 
 
 def test_what_a_notebook_shows(dynamic: Any, tmp_path: Path) -> None:

@@ -50,6 +50,14 @@ def as_array(value: Any, dtype: np.dtype[np.generic], name: str = "an input") ->
     return array
 
 
+def contiguous(value: Any, dtype: np.dtype[np.generic], name: str) -> Tensor:
+    """`as_array` of the input `name`, copied if its elements do not lie one after the other."""
+    if type(value) is np.ndarray and value.dtype == dtype and value.flags.c_contiguous:
+        return value
+    array = as_array(value, dtype, f"input '{name}'")
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
 def _converted(value: Any, dtype: np.dtype[np.generic]) -> Tensor:
     """A new array of `dtype` with the numbers of `value`; real numbers are rounded to a `dtype` of them.
 
@@ -98,6 +106,25 @@ def as_output(value: Any, dtype: np.dtype[np.generic], name: str) -> Tensor:
         over: Tensor = np.ndarray(array.shape, array.dtype, buffer=memory)
         return over
     return array
+
+
+def with_given(outputs: Sequence[Tensor], out: Any, infos: Sequence[TensorInfo], model: str) -> list[Tensor]:
+    """`outputs` of a model, with the arrays of the dictionary `out` in place of those that it names.
+
+    Raises KilnError for a name that is none of `infos`, and for memory into which a run cannot write.
+    """
+    given = dict(by_name(out, f"{model}: out"))
+    arrays = []
+    for info, array in zip(infos, outputs, strict=True):
+        if info.name in given:
+            array = as_output(given.pop(info.name), info.dtype, f"output '{info.name}'")
+            if not (array.flags.c_contiguous and array.flags.writeable):
+                raise KilnError(f"{model}: out['{info.name}'] must be contiguous and writeable")
+        arrays.append(array)
+    if given:
+        names = ", ".join(info.name for info in infos)
+        raise KilnError(f"{model}: no output '{next(iter(given))}'; the outputs are {names}")
+    return arrays
 
 
 def sizes_in_order(sizes: Mapping[str, Any], names: Collection[str]) -> list[int]:

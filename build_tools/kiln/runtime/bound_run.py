@@ -11,11 +11,14 @@ from kiln.runtime.arrays import Tensor, counted_part
 
 @dataclass(frozen=True)
 class BoundRun:
-    """A run on fixed memory; calling it runs the model and overwrites `outputs`."""
+    """A run on fixed memory; calling it runs the model and overwrites `outputs`.
+
+    `run` returns the shapes of the outputs if a run may count their elements.
+    """
 
     inputs: Sequence[Tensor]
     outputs: Mapping[str, Tensor]
-    run: Callable[[], Sequence[tuple[int, ...]]]
+    run: Callable[[], Sequence[tuple[int, ...]] | None]
 
     def __call__(self) -> Mapping[str, Tensor]:
         """Run once. Return `outputs`, whose memory is the same every time.
@@ -23,6 +26,8 @@ class BoundRun:
         Of an output whose elements a run counts, the part that this run has made.
         """
         shapes = self.run()
+        if shapes is None:
+            return dict(self.outputs)
         pairs = zip(self.outputs.items(), shapes, strict=True)
         return {name: counted_part(array, shape) for (name, array), shape in pairs}
 

@@ -27,18 +27,20 @@ from kiln.runtime.arrays import (
     Tensor,
     aligned_bytes,
     as_array,
-    as_output,
     by_name,
+    contiguous,
     counted_part,
     of_shape,
     sizes_in_order,
     tensor_infos,
     tensors_over,
+    with_given,
 )
 from kiln.runtime.bound_run import BoundRun
 from kiln.runtime.library import BundleLibrary
 from kiln.runtime.notebook import ports_text, report_frame, tensors_table
 from kiln.runtime.records import RunPlan, SizeRange, StepTime
+from kiln.runtime.run_tensors import RunTensors, TensorsByShapes, output_shapes
 from kiln.runtime.traffic import TrafficCounts, add_to_file
 
 
@@ -97,6 +99,9 @@ class Network:
             dim.name.decode(): SizeRange(dim.min, dim.max, dim.multiple)
             for dim in self._model.dims[: self._model.dims_count]
         }
+        self._names = [info.name for info in self.inputs]
+        self._counts = self._model.derived_count > 0  # a run may count the elements of an output
+        self._tensors = TensorsByShapes(library, [info.dtype for info in self.outputs])
         self._traffic = TrafficCounts(tuple(self.dims))
         buckets = self._model.buckets[: self._model.buckets_count]
         self._buckets = [bucket.name.decode() for bucket in buckets]
@@ -153,11 +158,16 @@ class Network:
         for info, array in zip(self.inputs, arrays, strict=True):
             if not np.shares_memory(array, as_array(inputs[info.name], info.dtype)) and array.size:
                 raise KilnError(f"{self.name}: input '{info.name}' must be a contiguous array to be bound")
-        tensors = tensors_over(arrays)
-        outputs = self._outputs(tensors, out)
-        results = tensors_over(outputs)
+        planned = self._tensors.of(arrays)
+        outputs = self._outputs(planned, out)
+        tensors, results = tensors_over(arrays), tensors_over(outputs)
         named = {info.name: value for info, value in zip(self.outputs, outputs, strict=True)}
-        return BoundRun(arrays, named, lambda: self._call(arrays, tensors, results))
+
+        def run() -> Sequence[tuple[int, ...]] | None:
+            with self._lock:
+                return self._call(arrays, tensors, results, planned.sizes)
+
+        return BoundRun(arrays, named, run)
 
     @property
     def variant(self) -> str:
@@ -188,16 +198,17 @@ class Network:
         self._library.check(status, detail)
         sizes_by_name = dict(zip(self.dims, result.dims, strict=False))
         bucket = self._buckets[result.bucket]
-        return RunPlan(bucket, result.steps, result.arena_bytes, sizes_by_name, self._shapes(result))
+        return RunPlan(
+            bucket, result.steps, result.arena_bytes, sizes_by_name, output_shapes(self._library, result)
+        )
 
     def profile(self, *inputs: Any, runs: int = 20, **named: Any) -> list[StepTime]:
         """Time each step in `runs` runs, after one more run without timing; labels are operators."""
         if not (isinstance(runs, int) and runs >= 1):
             raise KilnError(f"profile: runs={runs!r}: at least 1 is required")
         arrays = self._arrays(inputs, named)
-        tensors = tensors_over(arrays)
-        outputs = self._outputs(tensors, None)
-        results = tensors_over(outputs)
+        outputs = self._outputs(self._tensors.of(arrays), None)
+        tensors, results = tensors_over(arrays), tensors_over(outputs)
         times: list[list[int]] = []
         with self._lock:
             for _ in range(runs + 1):
@@ -284,62 +295,46 @@ class Network:
             self._library.check(status, self._c.kiln_error(self._session).contents)
 
     def _run(self, arrays: list[Tensor], out: Mapping[str, Any] | None) -> list[Tensor]:
-        tensors = tensors_over(arrays)
-        outputs = self._outputs(tensors, out)
-        shapes = self._call(arrays, tensors, tensors_over(outputs))
-        return [counted_part(array, shape) for array, shape in zip(outputs, shapes, strict=True)]
-
-    def _call(self, arrays: Sequence[Tensor], inputs: Any, outputs: Any) -> tuple[tuple[int, ...], ...]:
-        """Run once; return the outputs' shapes, which the run may have counted. `inputs`: over `arrays`."""
+        planned = self._tensors.of(arrays)
+        outputs = self._outputs(planned, out)
+        results = planned.outputs if out is None else tensors_over(outputs)
         with self._lock:
-            self._check(self._c.kiln_run(self._session, inputs, outputs))
-            if self.dims or self._contents:
-                sizes = tuple(structs.CSession.from_buffer(self._session).dims[: len(self.dims)])
-                names = [info.name for info in self.inputs] if self._contents else []
-                self._traffic.count(sizes, dict(zip(names, arrays, strict=False)))
-            return self._shapes(structs.CSession.from_buffer(self._session))
+            planned.point_to(arrays, outputs if out is None else ())
+            shapes = self._call(arrays, planned.inputs, results, planned.sizes)
+        return outputs if shapes is None else [*map(counted_part, outputs, shapes)]
+
+    def _call(
+        self, arrays: Sequence[Tensor], inputs: Any, outputs: Any, sizes: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], ...] | None:
+        """Run once, with `_lock` held; return the outputs' shapes if the run may have counted them.
+
+        `inputs`: over `arrays`. `sizes`: the run's free dimensions.
+        """
+        self._check(self._c.kiln_run(self._session, inputs, outputs))
+        if sizes or self._contents:
+            names = self._names if self._contents else []
+            self._traffic.count(sizes, dict(zip(names, arrays, strict=False)))
+        if not self._counts:
+            return None
+        return output_shapes(self._library, structs.CSession.from_buffer(self._session))
 
     def _arrays(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Tensor]:
         """Contiguous arrays over the inputs, in the model's order."""
-        names = [info.name for info in self.inputs]
-        unknown = [name for name in named if name not in names[len(inputs) :]]
-        if unknown or len(inputs) + len(named) != len(names):
-            fault = f"no free input '{unknown[0]}'" if unknown else f"{len(inputs) + len(named)} inputs"
-            raise KilnError(f"{self.name}: {fault}; the inputs are {', '.join(names)}")
-        ordered = [*inputs, *(named[name] for name in names[len(inputs) :])]
-        pairs = zip(ordered, self.inputs, strict=True)
-        arrays = [as_array(value, info.dtype, f"input '{info.name}'") for value, info in pairs]
-        return [np.ascontiguousarray(array).reshape(array.shape) for array in arrays]
+        names = self._names
+        if named or len(inputs) != len(names):
+            unknown = [name for name in named if name not in names[len(inputs) :]]
+            if unknown or len(inputs) + len(named) != len(names):
+                fault = f"no free input '{unknown[0]}'" if unknown else f"{len(inputs) + len(named)} inputs"
+                raise KilnError(f"{self.name}: {fault}; the inputs are {', '.join(names)}")
+            inputs = [*inputs, *(named[name] for name in names[len(inputs) :])]
+        return [
+            contiguous(value, info.dtype, info.name) for value, info in zip(inputs, self.inputs, strict=True)
+        ]
 
-    def _outputs(self, inputs: Any, out: Mapping[str, Any] | None) -> list[Tensor]:
-        """Arrays for the outputs: the arrays in `out`, and new ones whose sizes follow from `inputs` in C."""
-        result, detail = structs.CPlanResult(), structs.CDetail()
-        model = ctypes.byref(self._model)
-        status = self._c.kiln_plan(model, inputs, ctypes.byref(result), ctypes.byref(detail))
-        self._library.check(status, detail)
-        provided = {} if out is None else dict(by_name(out, f"{self.name}: out"))
-        outputs = []
-        for info, shape in zip(self.outputs, self._shapes(result), strict=True):
-            if info.name not in provided:
-                outputs.append(np.empty(shape, info.dtype))
-                continue
-            array = as_output(provided.pop(info.name), info.dtype, f"output '{info.name}'")
-            if not (array.flags.c_contiguous and array.flags.writeable):
-                raise KilnError(f"{self.name}: out['{info.name}'] must be contiguous and writeable")
-            outputs.append(array)
-        if provided:
-            names = ", ".join(info.name for info in self.outputs)
-            raise KilnError(f"{self.name}: no output '{next(iter(provided))}'; the outputs are {names}")
-        return outputs
-
-    def _shapes(self, result: structs.CPlanResult | structs.CSession) -> tuple[tuple[int, ...], ...]:
-        shapes = []
-        for number in range(self._model.outputs_count):
-            tensor = self._model.outputs[number]
-            shape = (ctypes.c_int64 * max(tensor.rank, 1))()
-            self._c.kiln_tensor_shape(ctypes.byref(tensor), result.dims, shape)
-            shapes.append(tuple(shape[: tensor.rank]))
-        return tuple(shapes)
+    def _outputs(self, planned: RunTensors, out: Mapping[str, Any] | None) -> list[Tensor]:
+        """Arrays for the outputs: the arrays in `out`, and new ones."""
+        outputs = planned.new_outputs()
+        return outputs if out is None else with_given(outputs, out, self.outputs, self.name)
 
     def _label(self, bucket: int, step: int) -> str:
         function = getattr(self._c, f"{self.name}_step_label")

@@ -230,5 +230,10 @@ _SHAPES = [ctypes.c_int64 * max(rank, 1) for rank in range(65)]  # by rank; NumP
 def tensor_of(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> DLTensor:
     """A DLTensor over the memory of a contiguous array, which must outlive it."""
     shape = _SHAPES[array.ndim](*array.shape)
-    address = array.__array_interface__["data"][0]  # array.ctypes makes objects on the way
-    return DLTensor(address, _ON_CPU, array.ndim, element_type(array.dtype), shape, None, 0)
+    return DLTensor(address_of(array), _ON_CPU, array.ndim, element_type(array.dtype), shape, None, 0)
+
+
+def address_of(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> int:
+    """The address of an array's first element."""
+    address: int = array.__array_interface__["data"][0]  # array.ctypes makes objects on the way
+    return address
