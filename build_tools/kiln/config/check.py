@@ -10,7 +10,8 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from kiln.config.document import Document, Place
+from kiln.config.document import Document
+from kiln.config.faults import Place, PlacedError
 from kiln.errors import KilnError
 
 
@@ -22,17 +23,6 @@ class Section(BaseModel):
 
 S = TypeVar("S", bound=Section)
 H = TypeVar("H", bound=Hashable)
-
-
-class PlacedError(ValueError):
-    """A wrong value deeper than the section whose validator found it.
-
-    `place`: the value's path relative to that section.
-    """
-
-    def __init__(self, place: Place, what: str) -> None:
-        super().__init__(what)
-        self.place = place
 
 
 _EXPECTED = {

@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import Field
 
-from kiln.config.check import PlacedError, Section
+from kiln.config.check import Section
+from kiln.config.faults import PlacedError
 
 
 class Cut(Section):

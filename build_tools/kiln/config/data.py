@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from kiln.config.check import PlacedError, Section
+from kiln.config.check import Section
+from kiln.config.faults import PlacedError
 from kiln.config.fields import Positive
 from kiln.config.source import Source
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from kiln.config import sizes
-from kiln.config.check import PlacedError, Section
+from kiln.config.check import Section
+from kiln.config.faults import PlacedError
 from kiln.config.fields import Bytes, NotNegative, Positive
 from kiln.config.records import INT32_MAX, Record
 

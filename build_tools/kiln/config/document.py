@@ -14,9 +14,8 @@ from typing import Any
 
 import yaml
 
+from kiln.config.faults import Place
 from kiln.errors import KilnError
-
-Place = tuple[str | int, ...]
 
 MOST_BYTES = 1 << 20  # of one file
 MOST_DEPTH = 32  # levels of nested lists and sections

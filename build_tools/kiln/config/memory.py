@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from kiln.config.check import PlacedError, Section
+from kiln.config.check import Section
+from kiln.config.faults import PlacedError
 from kiln.config.fields import Bytes
 
 Holds = Literal["code", "parameters", "data", "heap", "arena"]

@@ -17,10 +17,11 @@ from kiln.config import sizes
 from kiln.config.budget import Budget
 from kiln.config.byoc import ByocKey
 from kiln.config.c_words import can_name_model, too_long
-from kiln.config.check import PlacedError, Section, choices, first_twice, nearest
+from kiln.config.check import Section, choices, first_twice, nearest
 from kiln.config.cut import Cut
 from kiln.config.data import Golden, Labels, Preprocess, Run
 from kiln.config.dims import Dim, DimBucket, Size, segments
+from kiln.config.faults import PlacedError
 from kiln.config.fields import Bytes, Positive, Storage, Threads, WebAddress
 from kiln.config.source import ModelSource
 from kiln.config.special import SpecialCase, check_cases

@@ -7,7 +7,6 @@ the file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -21,6 +20,7 @@ from pydantic import (
 )
 
 from kiln.config import sizes
+from kiln.config.faults import first_fault
 from kiln.errors import KilnError
 from kiln.files import read_json
 
@@ -63,41 +63,6 @@ def parse(record: type[R], content: object, where: str) -> R:
     try:
         return record.model_validate(content)
     except ValidationError as error:
-        raise KilnError(f"{where}: {_message(error)}") from None
+        raise KilnError(f"{where}: {first_fault(error)}") from None
     except RecursionError:
         raise KilnError(f"{where}: values nested too deep") from None
-
-
-def _message(error: ValidationError) -> str:
-    """The text of the first error: place, value and allowed values."""
-    first = error.errors(include_url=False)[0]
-    location, kind, context = first["loc"], first["type"], first.get("ctx", {})
-    if kind == "missing":
-        return _prefixed(location[:-1], f"key '{location[-1]}' is missing")
-    if kind == "extra_forbidden":
-        return _prefixed(location[:-1], f"unknown key '{location[-1]}'")
-    if kind == "value_error":
-        return _prefixed(location, str(context["error"]))
-    if kind in ("too_short", "too_long"):
-        bound = "at least" if kind == "too_short" else "at most"
-        count = context.get("min_length", context.get("max_length"))
-        return _prefixed(location, f"{len(first['input'])} entries, allowed: {bound} {count}")
-    if kind == "string_pattern_mismatch":
-        return _prefixed(location, f"{first['input']}, allowed: text that matches {context['pattern']}")
-    allowed = first["msg"].removeprefix("Input should be ").replace("'", "")
-    value = first["input"]
-    shown = type(value).__name__ if isinstance(value, (dict, list)) else value
-    return _prefixed(location, f"{shown}, allowed: {allowed}")
-
-
-def _prefixed(place: Sequence[int | str], message: str) -> str:
-    """`message` after its place in the file, such as `buckets[0].steps[1]: message`."""
-    text = ""
-    for index, part in enumerate(place):
-        if isinstance(part, int):
-            text += f"[{part}]"
-        elif part.startswith("@"):  # the tag of a union, which the file does not contain
-            continue
-        else:
-            text += f".{part}" if index else part
-    return f"{text}: {message}" if text else message

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from kiln.config.check import PlacedError, Section, choices, describe
+from kiln.config.check import Section, choices, describe
+from kiln.config.faults import PlacedError
 from kiln.config.fields import NotNegative, Positive
 from kiln.config.sizes import ceil_div
 from kiln.config.source import FileSource

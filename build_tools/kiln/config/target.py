@@ -11,7 +11,8 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 from kiln.config.budget import Budget, Clock
 from kiln.config.byoc import ByocKey
 from kiln.config.c_compiler import CCompiler, Emulator, Libc, c_compiler_fault
-from kiln.config.check import PlacedError, Section, first_twice
+from kiln.config.check import Section, first_twice
+from kiln.config.faults import PlacedError
 from kiln.config.fields import Bytes, Positive, Storage, Threads
 from kiln.config.memory import Region, check_regions
 from kiln.config.systems import System, system_of

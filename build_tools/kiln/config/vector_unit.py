@@ -6,7 +6,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from kiln.config.check import PlacedError, Section
+from kiln.config.check import Section
+from kiln.config.faults import PlacedError
 
 
 class Unit(NamedTuple):

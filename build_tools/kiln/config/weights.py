@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from kiln.config.check import PlacedError, Section
+from kiln.config.check import Section
+from kiln.config.faults import PlacedError
 
 WeightType = Literal["fp16", "bf16", "int8", "int4"]
 _TYPES = ("fp16", "bf16", "int8", "int4")

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from kiln.config.dims import key_of
+from kiln.config.faults import first_fault
 from kiln.config.model import Model
 from kiln.config.records import INT32_MAX
 from kiln.errors import KilnError
@@ -41,9 +42,4 @@ def with_dims(model: Model, given: str) -> Model:
     try:
         return Model.model_validate({**keys, "dims": {**keys.get("dims", {}), **ranges}})
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        reason = first["msg"].removeprefix("Value error, ")
-        raise KilnError(
-            f"option 'dims': model '{model.name}': {f'{place}: ' if place else ''}{reason}"
-        ) from None
+        raise KilnError(f"option 'dims': model '{model.name}': {first_fault(error)}") from None

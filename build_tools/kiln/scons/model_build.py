@@ -21,6 +21,7 @@ from kiln.config import (
     target_config,
 )
 from kiln.config.byoc import Byoc, read
+from kiln.config.faults import first_fault
 from kiln.config.precisions import FIRST_ARCH
 from kiln.config.source import FileSource
 from kiln.errors import KilnError
@@ -214,8 +215,7 @@ def _byoc(text: str | None) -> Byoc | None:
     try:
         return Byoc.model_validate(read(text))
     except ValidationError as error:
-        reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
-        raise KilnError(f"option 'byoc': {reason}") from None
+        raise KilnError(f"option 'byoc': {first_fault(error)}") from None
 
 
 def _backends(byoc: Byoc, target: Target) -> tuple[list[Backend], dict[str, str]]:

@@ -40,3 +40,13 @@ def test_what_is_refused(given: str, told: str) -> None:
     with pytest.raises(KilnError) as error:
         with_dims(load_model(MODEL), given)
     assert told in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_fault_names_the_key_that_the_range_does_not_fit() -> None:
+    keys = {"special_cases": [{"dim": "seq", "exact": 50}], "buckets": None}
+    model = load_model(MODEL)
+    model = model.model_validate({**model.model_dump(exclude_unset=True), **keys})
+    with pytest.raises(
+        KilnError, match=r"special_cases\[0\]: no size of dims\.seq meets this: allowed 1\.\.20"
+    ):
+        with_dims(model, "seq:1..20")
