@@ -26,12 +26,15 @@ WEIGHTS = normal(3, 0.5, w=(8, 6), v=(6, 4))
 X = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
 
 
-def dense(path: Path, quantised: bool = False, scale: Any = 1.0, fault: float = 0.0) -> Path:
+def dense(path: Path, quantised: bool = False, scale: Any = 1, rows: int = 4, **faults: Any) -> Path:
     """Write y = relu(x w) v. `quantised`: with a rounded `a` between. `scale`: channels of `a` are divided by
-    it, and v multiplied. `fault` is added to an element of v."""
+    it, and v multiplied. `faults`: `last` is added to an element of v, `first` to the first row of w, v is
+    multiplied with `gains`."""
     scale = np.broadcast_to(np.asarray(scale, np.float32), 6)
     w, v = WEIGHTS["w"] / scale, WEIGHTS["v"] * scale[:, None]
-    v[0, 0] += fault
+    v[0, 0] += faults.get("last", 0)
+    w[0] += faults.get("first", 0)
+    v *= np.float32(faults.get("gains", 1))
     read = "a_DequantizeLinear_Output" if quantised else "a"
     pair = [
         helper.make_node("QuantizeLinear", ["a", "step", "zero"], ["a_QuantizeLinear_Output"]),
@@ -45,7 +48,7 @@ def dense(path: Path, quantised: bool = False, scale: Any = 1.0, fault: float = 
     ]
     step = np.float32(np.maximum(X @ w, 0).max() / 127)
     weights = {"w": w, "v": v, **({"step": step, "zero": np.int8(0)} if quantised else {})}
-    return save_network(path, nodes, {"x": [4, 8]}, {"y": [4, 4]}, weights)
+    return save_network(path, nodes, {"x": [rows, 8]}, {"y": [rows, 4]}, weights)
 
 
 @pytest.fixture
@@ -53,6 +56,7 @@ def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """compared(quantised file, float file): a comparison; ONNX Runtime stands for the bundle."""
     monkeypatch.chdir(tmp_path)
     probed = tmp_path / "build/.compare/x86_64/net_int8/probed.onnx"
+    given = [X]
 
     @contextmanager
     def running(*_: Any) -> Iterator[Any]:
@@ -60,7 +64,7 @@ def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             assert runs == 1
             return [open_reference(probed).run(one) for one in inputs]
 
-        vectors = [SimpleNamespace(name="random_1", inputs=[X])]
+        vectors = [SimpleNamespace(name=f"random_{number}", inputs=[x]) for number, x in enumerate(given)]
         bundle = SimpleNamespace(runs=lambda: 1, vectors=lambda: vectors)
         yield SimpleNamespace(bundle=bundle, outputs=outputs, runner=SimpleNamespace(description="CPU"))
 
@@ -72,7 +76,10 @@ def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr(float_model, "read_manifest", manifest)
     monkeypatch.setattr(float_model, "build_copy", lambda *_, **__: SimpleNamespace(folder=tmp_path))
 
-    def compare(one: Path, other: Path, min_snr: float | None = None) -> Compared:
+    def compare(
+        one: Path, other: Path, min_snr: float | None = None, vectors: Sequence[Any] = (X,)
+    ) -> Compared:
+        given[:] = vectors
         place = destination_of("x86_64", None)
         return float_model.compare_with_float(str(one), str(other), place, None, min_snr)
 
@@ -88,7 +95,7 @@ def test_rounding_and_a_fault(compared: Any, tmp_path: Path, capsys: pytest.Capt
     assert product.snr is None and 30 < rounded.snr < 60  # that of the rounded tensor, which is read
     strict = compared(tmp_path / "net_int8.onnx", original, 90.0)
     assert strict.culprit.probe.node == "positive"
-    wrong = compared(dense(tmp_path / "net_int8.onnx", True, fault=3.0), original)
+    wrong = compared(dense(tmp_path / "net_int8.onnx", True, last=3.0), original)
     assert wrong.culprit.probe.node == "second" and wrong.culprit.difference.snr < 20
     assert show(wrong, Path("compare.json"), everything=True) == 1
     text = capsys.readouterr().out
@@ -108,6 +115,20 @@ def test_channels_of_other_scales(compared: Any, tmp_path: Path, capsys: pytest.
     assert [row.scaled for row in found.rows] == [True, True, False] and found.culprit is None
     assert show(found, Path("compare.json"), everything=True) == 0
     assert "channels with other scales, as equalisation gives them: product, a" in capsys.readouterr().out
+
+
+def test_a_fault_in_channels_of_one_element(compared: Any, tmp_path: Path) -> None:
+    """A factor for each channel and vector made every value of such a tensor right."""
+    original = dense(tmp_path / "net.onnx", rows=1)
+    rows = [X[number : number + 1] for number in range(4)]
+    wrong = dense(tmp_path / "net_int8.onnx", True, rows=1, first=2.0)
+    for count in (1, 4):
+        found = compared(wrong, original, vectors=rows[:count])
+        assert found.culprit.probe.node == "first" and not found.rows[0].scaled
+    scaled = compared(
+        dense(tmp_path / "net_int8.onnx", True, [1, 2, 4, 0.5, 1, 8], rows=1), original, vectors=rows
+    )
+    assert scaled.culprit is None and scaled.rows[0].scaled
 
 
 @pytest.mark.parametrize(
@@ -148,9 +169,7 @@ def test_shapes_and_single_values() -> None:
     assert not float_model.snr_difference(want[:1], want, 20).passed
     assert float_model.snr_difference(want, want, 20).passed
     assert not float_model.snr_difference(np.full_like(want, np.nan), want, 20).passed
-    assert np.array_equal(
-        float_model._with_channel_factors(np.float32([1, 2]), np.float32([2, 4])), np.float32([1, 2])
-    )
+    assert float_model._channel_factors([(np.float32([1, 2]), np.float32([2, 4]))]) == 1
 
 
 def test_the_float_model_hands_on_its_state(tmp_path: Path) -> None:

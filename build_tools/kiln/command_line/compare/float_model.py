@@ -6,7 +6,7 @@ and after it the pair QuantizeLinear and DequantizeLinear, whose result the next
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +41,7 @@ from kiln.params.states import initial_value
 from kiln.sources.npy import load_npz
 
 MIN_SNR = 20.0  # dB
+Pair = tuple[str, Array, Array]  # name of a vector; a tensor of the quantised model, and of the float model
 
 
 def compare_with_float(
@@ -80,20 +81,23 @@ def compare_with_float(
     read_as = _results_of_pairs(onnx.load(str(probed)))
     with running(built.folder, destination) as running_bundle:
         float_model = _FloatModel(float_probed, _states(model, built))
-        rows: list[Row] = []
+        pairs: dict[str, list[Pair]] = {probe.tensor: [] for probe in probes}
         for number, (vector, inputs_by_name, got) in enumerate(_runs(running_bundle, built.folder)):
             if number % running_bundle.bundle.runs() == 0:
                 float_model.begin()
             want = float_model.run(inputs_by_name)
-            for probe in probes:
-                value = got.get(read_as.get(probe.tensor, probe.tensor), got.get(probe.tensor))
-                if value is not None and want[probe.tensor].dtype.kind == "f":
-                    rows.append(_row(probe, vector, value, want[probe.tensor], limit))
+            for tensor, tensor_pairs in pairs.items():
+                value = got.get(read_as.get(tensor, tensor), got.get(tensor))
+                if value is not None and want[tensor].dtype.kind == "f":
+                    tensor_pairs.append((vector, value, want[tensor]))
         ends = {entry.name for entry in onnx.load(str(original)).graph.output}
-        order = {probe.tensor: number for number, probe in enumerate(probes)}
-        rows.sort(key=lambda row: order[row.probe.tensor])
+        rows = [
+            row
+            for probe in probes
+            for row in _rows(probe, pairs[probe.tensor], limit, may_scale=probe.tensor not in ends)
+        ]
         output_rows = [row for row in rows if row.probe.tensor in ends]
-        stored = {tensor: _names_when_stored(tensor, read_as, probed) for tensor in order}
+        stored = {tensor: _names_when_stored(tensor, read_as, probed) for tensor in pairs}
         return Compared(
             model.name, destination.target.name, running_bundle.runner.description, rows, output_rows,
             reference=f"{original} in float", stored_as=stored,
@@ -185,12 +189,22 @@ class _FloatModel:
         return tensors
 
 
-def _row(probe: Probe, vector: str, got: Array, want: Array, min_snr: float) -> Row:
-    plain = snr_difference(got, want, min_snr)
-    if plain.passed or got.shape != want.shape:
-        return Row(probe, vector, plain)
-    scaled = snr_difference(_with_channel_factors(got, want), want, min_snr)
-    return Row(probe, vector, scaled if scaled.passed else plain, scaled=scaled.passed)
+def _rows(probe: Probe, pairs: Sequence[Pair], min_snr: float, may_scale: bool) -> list[Row]:
+    """A row for each vector: as it is, or where it only passes so, after factors for the channels.
+
+    `may_scale`: no output of the model, which has no next layer whose weights undo factors.
+    """
+    plain = [snr_difference(got, want, min_snr) for _, got, want in pairs]
+    rows = [Row(probe, vector, row) for (vector, _, _), row in zip(pairs, plain, strict=True)]
+    same_shapes = all(got.shape == want.shape for _, got, want in pairs)
+    if not may_scale or not same_shapes or all(row.passed for row in plain):
+        return rows
+    factors = _channel_factors([(got, want) for _, got, want in pairs])
+    for number, (vector, got, want) in enumerate(pairs):
+        scaled = snr_difference(got.astype(np.float64) * factors, want, min_snr)
+        if scaled.passed and not plain[number].passed:
+            rows[number] = Row(probe, vector, scaled, scaled=True)
+    return rows
 
 
 def snr_difference(got: Array, want: Array, min_snr: float) -> Difference:
@@ -210,19 +224,27 @@ def snr_difference(got: Array, want: Array, min_snr: float) -> Difference:
     )
 
 
-def _with_channel_factors(got: Array, want: Array) -> Array:
-    """`got` with the factor for each channel that brings it nearest to `want`.
+def _channel_factors(pairs: Sequence[tuple[Array, Array]]) -> Array:
+    """The factor for each channel that brings the first array of all pairs nearest to the second, as an array
+    that can be multiplied with them.
 
-    Equalisation divides the channels of a tensor by factors, which the next layer's weights undo. The channel
-    axis is axis 1 or the last axis, whichever fits better.
+    Equalisation divides the channels of a tensor by factors, which the next layer's weights undo. They are
+    the same in all runs: a factor that is fitted to a single element would hide any error. The channel axis
+    is axis 1 or the last axis, whichever fits better. 1 where no channel has two elements.
     """
-    best, least = got, np.inf
-    for axis in {1, got.ndim - 1} if got.ndim > 1 else set[int]():
-        other_axes = tuple(one for one in range(got.ndim) if one != axis)
-        got_64, want_64 = got.astype(np.float64), want.astype(np.float64)
-        power = np.square(got_64).sum(other_axes, keepdims=True)
-        factors = (got_64 * want_64).sum(other_axes, keepdims=True) / np.where(power > 0, power, 1)
-        noise = float(np.square(got_64 * np.maximum(factors, 0) - want_64).sum())
+    best, least = np.ones(()), np.inf
+    rank = pairs[0][0].ndim
+    for axis in {1, rank - 1} if rank > 1 else set[int]():
+        other_axes = tuple(one for one in range(rank) if one != axis)
+        if len({want.shape[axis] for _, want in pairs}) > 1:
+            continue
+        if sum(want.size // max(want.shape[axis], 1) for _, want in pairs) < 2:
+            continue
+        doubled = [(got.astype(np.float64), want.astype(np.float64)) for got, want in pairs]
+        power = sum(np.square(got).sum(other_axes, keepdims=True) for got, _ in doubled)
+        common = sum((got * want).sum(other_axes, keepdims=True) for got, want in doubled)
+        factors = np.maximum(common / np.where(power > 0, power, 1), 0)
+        noise = sum(float(np.square(got * factors - want).sum()) for got, want in doubled)
         if noise < least:
-            best, least = got_64 * np.maximum(factors, 0), noise
+            best, least = factors, noise
     return best
