@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from kiln.config.dims import Segment
 from kiln.config.sizes import SizeExpr, bounds, evaluate, grows, names
 
 MOST_TRIED = 20_000  # combinations of sizes that a statement is tried with
+_MOST_OF_ONE = 25  # sizes of one dimension that a multiple is tried with
+_MULTIPLES = (2, 4, 8, 16, 32, 64)  # the products of the strides of common networks
 
 
 def combinations(segments: Mapping[str, Segment], used: Collection[str]) -> Iterator[dict[str, int]] | None:
@@ -24,6 +26,42 @@ def combinations(segments: Mapping[str, Segment], used: Collection[str]) -> Iter
     if math.prod(map(len, ranges)) > MOST_TRIED:
         return None
     return (dict(zip(keys, sizes, strict=True)) for sizes in itertools.product(*ranges))
+
+
+def some_size(segment: Segment, number: int) -> int:
+    """The size of the given number, 0..4, among some sizes of a range."""
+    least, greatest = segment.min // segment.multiple, segment.max // segment.multiple
+    candidate = (least, least + 1, (least + greatest) // 2, greatest - 1, greatest)[number]
+    return min(max(candidate, least), greatest) * segment.multiple
+
+
+def multiples(
+    segments: Mapping[str, Segment], used: Collection[str], holds: Callable[[dict[str, int]], bool]
+) -> dict[str, int]:
+    """The multiple of each dimension `used` with which a statement holds, 1 left out; empty if none is found.
+
+    It is a hint: of each dimension the least sizes are tried. Raises KeyError for a dimension that `segments`
+    lacks, and what `holds` raises.
+    """
+
+    def hold(steps: Mapping[str, int]) -> bool:
+        rows = []
+        for name, step in steps.items():
+            step = math.lcm(step, segments[name].multiple)
+            sizes = range(-(-segments[name].min // step) * step, segments[name].max + 1, step)
+            rows.append([size for size in sizes[:_MOST_OF_ONE] if size])
+        if not 2 <= math.prod(map(len, rows)) <= MOST_TRIED:
+            return False
+        return all(holds(dict(zip(steps, sizes, strict=True))) for sizes in itertools.product(*rows))
+
+    for multiple in _MULTIPLES:
+        found = dict.fromkeys(sorted(used), multiple)
+        if hold(found):
+            for name in found:
+                if hold(found | {name: 1}):
+                    found[name] = 1
+            return {name: step for name, step in found.items() if step > 1}
+    return {}
 
 
 def elements_above(

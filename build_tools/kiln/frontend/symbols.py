@@ -18,7 +18,7 @@ from kiln.errors import KilnError
 from kiln.extents import Extent
 from kiln.frontend.missing_bounds import MissingBounds
 from kiln.frontend.size_of import part_of, to_size
-from kiln.frontend.size_trials import combinations, elements_above
+from kiln.frontend.size_trials import combinations, elements_above, multiples, some_size
 
 MOST_COUNTED = 1 << 28  # elements of an axis whose size is in the data
 
@@ -289,11 +289,20 @@ class Symbols(SizeComparisons):
             return None
         used = sorted(names(sides[0]) | names(sides[1]))
         for number in range(5):
-            tried = {name: _some_size(self._parts[name], number) for name in used}
+            tried = {name: some_size(self._parts[name], number) for name in used}
             top, bottom = (evaluate(side, tried) for side in sides)
             if bottom and top % bottom:
                 return tried
         return None
+
+    def multiples(self, a: Extent, b: Extent, fit: Callable[[int, int], bool]) -> dict[str, int]:
+        """Multiples of the dimensions with which the values of two extents `fit`; empty if none are found."""
+        try:
+            left, right = self.size(a), self.size(b)
+            used = names(left) | names(right)
+            return multiples(self._parts, used, lambda at: fit(evaluate(left, at), evaluate(right, at)))
+        except _UNTRIED:
+            return {}
 
     def exceeding(self, extent: Extent, limit: Extent) -> dict[str, int] | None:
         """Sizes of the dimensions for which `extent` exceeds `limit`; None if it does so for none.
@@ -310,10 +319,7 @@ class Symbols(SizeComparisons):
         trials = combinations(self._parts, used)
         if trials is None:
             return {name: self._parts[name].min for name in sorted(used)}
-        for tried in trials:
-            if evaluate(sides[0], tried) > evaluate(sides[1], tried):
-                return tried
-        return None
+        return next((at for at in trials if evaluate(sides[0], at) > evaluate(sides[1], at)), None)
 
     def shown(self, extent: Extent) -> str:
         """An extent as text for a message, in terms of the dimensions where possible."""
@@ -330,13 +336,6 @@ class Symbols(SizeComparisons):
         multiples = {name: segment.multiple for name, segment in self._parts.items()}
         values = {self.parts(name): part_of(name, multiple) for name, multiple in multiples.items()}
         return to_size(self.simplify(extent), values, multiples)
-
-
-def _some_size(segment: Segment, number: int) -> int:
-    """The size of the given number, 0..4, among some sizes of a range."""
-    least, greatest = segment.min // segment.multiple, segment.max // segment.multiple
-    candidate = (least, least + 1, (least + greatest) // 2, greatest - 1, greatest)[number]
-    return min(max(candidate, least), greatest) * segment.multiple
 
 
 def int64_of(extent: Extent) -> Any:

@@ -13,8 +13,11 @@ from kiln.config.model import Model
 from kiln.config.records import INT32_MAX
 from kiln.errors import KilnError
 
-_FORM = "NAME:SIZE or NAME:LEAST..GREATEST, several with commas, such as batch:1,seq:1..128"
-_RANGE = re.compile(r"(?P<name>[^:]+):(?P<least>\d+)(\.\.(?P<greatest>\d+))?")
+_FORM = (
+    "NAME:SIZE, NAME:LEAST..GREATEST or NAME:LEAST..GREATEST:MULTIPLE, several with commas, such as "
+    "batch:1,seq:1..128,width:64..512:32"
+)
+_RANGE = re.compile(r"(?P<name>[^:]+):(?P<least>\d+)(\.\.(?P<greatest>\d+)(:(?P<multiple>[1-9]\d*))?)?")
 
 
 def with_dims(model: Model, given: str) -> Model:
@@ -38,6 +41,8 @@ def with_dims(model: Model, given: str) -> Model:
                 f"option 'dims': '{word}', expected a greatest size from {max(least, 1)} to {INT32_MAX}"
             )
         ranges[name] = {"min": least, "max": greatest}
+        if match["multiple"]:
+            ranges[name]["multiple"] = int(match["multiple"])
     keys = model.model_dump(exclude_unset=True)
     try:
         return Model.model_validate({**keys, "dims": {**keys.get("dims", {}), **ranges}})

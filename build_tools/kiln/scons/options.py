@@ -24,7 +24,7 @@ OPTIONS = {
     "package.module:function for PyTorch, or several with commas",
     "byoc": "libraries that compute subgraphs of the model: none, auto or names, see docs/libraries.md",
     "precision": "fp32; for GPUs tf32, or fp16, bf16 (half the bytes); in place of the model's own",
-    "dims": "sizes of dynamic dimensions, in place of the model's own: batch:1,seq:1..128",
+    "dims": "sizes of dynamic dimensions, in place of the model's own: batch:1,seq:1..128,h:64..512:32",
     "variants": "which of the target's variants to build, such as v3,v4; in place of all, or the model's own",
     "cache": "a folder or URL for outputs of stages, shared with other builds; none: no cache (KILN_CACHE)",
     "cluster": "workers of Dask for stages: tcp://HOST:8786, or local:N on this machine; see docs/farm.md",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from typing import Any
 
 import pytest
@@ -129,3 +130,12 @@ def test_all_sizes_are_tried_only_where_the_bound_exceeds_the_limit(
     assert symbols.greatest([seq, 66 - seq], above=33 * 33) is None
     monkeypatch.delattr(size_trials, "combinations")
     assert symbols.greatest([seq, 66 - seq], above=64 * 64) is None
+
+
+def test_multiples_with_which_sizes_agree(symbols: Symbols) -> None:
+    """A hint: strides that round up agree for multiples of their product, whatever the other sizes are."""
+    seq, width = symbols.extent("seq"), symbols.extent("width")
+    up, skipped = ((seq + 15) // 16) * 2, (seq + 7) // 8
+    assert symbols.multiples(up * width, skipped * width, operator.eq) == {"seq": 16}
+    assert symbols.multiples(width * seq, 64 * seq, lambda whole, part: whole % part == 0) == {"width": 64}
+    assert symbols.multiples(tirx.min(seq, 7), seq, operator.eq) == {}

@@ -26,11 +26,13 @@ def test_a_file_without_ranges_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").touch()
     bare = load_model(tmp_path / "net.onnx")
     assert with_dims(bare, "n:0..4").dims["n"].min == 0
+    assert with_dims(bare, "n:32..96:32").dims["n"].multiple == 32
 
 
 @pytest.mark.parametrize("given, told", [
-    ("seq", "option 'dims': 'seq', expected NAME:SIZE or NAME:LEAST..GREATEST, several with commas, such"),
-    ("seq:1..", "'seq:1..', expected NAME:SIZE"), ("seq:-1", "'seq:-1', expected NAME"),
+    ("seq", "option 'dims': 'seq', expected NAME:SIZE, NAME:LEAST..GREATEST or NAME:LEAST..GREATEST:MULT"),
+    ("seq:1..", "'seq:1..', expected NAME:SIZE"), ("seq:4:4", "'seq:4:4', expected NAME"),
+    ("seq:5..8:4", "min 5 is not a multiple of 4"), ("seq:-1", "'seq:-1', expected NAME"),
     ("?:1", "'?:1', expected NAME"), ("seq:1,", "'', expected NAME"),
     ("seq:1,Seq:2", "option 'dims': 'seq' is given twice"),
     ("seq:9..3", "option 'dims': 'seq:9..3', expected a greatest size from 9 to 2147483647"),

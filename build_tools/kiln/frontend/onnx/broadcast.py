@@ -16,7 +16,7 @@ from kiln.extents import Extent, is_one, shape_of
 from kiln.frontend.onnx.agreement import agreed, is_counted, may_agree
 from kiln.frontend.onnx.attributes import integer_attribute
 from kiln.frontend.onnx.node import shape_expr
-from kiln.frontend.onnx.refusals import OF_THE_EXAMPLE
+from kiln.frontend.onnx.refusals import other_sizes
 from kiln.frontend.symbols import SizeComparisons, Symbols
 
 BROADCAST = {
@@ -80,7 +80,8 @@ def _refuse(a: Extent, b: Extent, symbols: Symbols) -> NoReturn:
     differing = symbols.differing(a, b)
     differing_at_one = symbols.differing(a, b, ones=True)
     if differing is not None:
-        raise ValueError(f"{operands} differ with {_sizes_text(differing)}: {OF_THE_EXAMPLE}")
+        way = other_sizes(symbols.multiples(a, b, lambda left, right: left == right))
+        raise ValueError(f"{operands} differ with {_sizes_text(differing)}: {way}")
     if differing_at_one is not None:
         raise ValueError(
             f"{operands} differ with {_sizes_text(differing_at_one)}, where one of them is 1, but not "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
@@ -12,8 +13,7 @@ from kiln.frontend.onnx.attributes import name_in_errors
 from kiln.onnx_domains import is_onnx
 from kiln.operators.registry import WAY
 
-# What follows a size that holds for some sizes of the dimensions only.
-OF_THE_EXAMPLE = (
+_OF_THE_EXAMPLE = (
     "an exporter that traces writes sizes of its example into the file; export with dynamo=True, compute the "
     "size from an input's shape in the model, or fix it in 'dims'"
 )
@@ -24,6 +24,20 @@ _OF_QUANTISERS = ("qonnx.", "onnx.brevitas.", "finn.", "com.amd.quark.", "com.va
 _RANDOM = frozenset(
     ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"]
 )
+
+
+def other_sizes(multiples: Mapping[str, int]) -> str:
+    """The way round for a size that holds for some sizes of the dimensions only.
+
+    `multiples`: by dimension, the multiple with which it holds; empty if there is none, as where the file has
+    sizes of the exporter's example.
+    """
+    if not multiples:
+        return _OF_THE_EXAMPLE
+    listed = " and ".join(f"{name} a multiple of {step}" for name, step in multiples.items())
+    keys = ", ".join(f"{name}: {{…, multiple: {step}}}" for name, step in multiples.items())
+    ranges = ",".join(f"{name}:LEAST..GREATEST:{step}" for name, step in multiples.items())
+    return f"it fits with {listed}: 'dims: {{{keys}}}' in the model's YAML, or dims={ranges}"
 
 
 def draws(node: onnx.NodeProto) -> bool:

@@ -19,7 +19,7 @@ from kiln.frontend.onnx import counted_ops, data_dependent_shapes, data_dependen
 from kiln.frontend.onnx.agreement import agreed, may_agree
 from kiln.frontend.onnx.inferred_axis import floor_divide, inferred_axis
 from kiln.frontend.onnx.node import Node, prims, reshaped, shape_expr, smaller
-from kiln.frontend.onnx.refusals import OF_THE_EXAMPLE
+from kiln.frontend.onnx.refusals import other_sizes
 from kiln.frontend.onnx.shape_rules import as_ratio
 from kiln.frontend.onnx.value import NotKnownError, Ratio
 from kiln.frontend.symbols import Symbols, int64_of
@@ -51,9 +51,10 @@ def _check_divisible(symbols: Symbols, total: Extent, others: Extent, sizes: lis
     if failing is not None:
         sizes_text = ", ".join(symbols.shown(size) for size in sizes)
         where = ", ".join(f"{dim} = {size}" for dim, size in failing.items()) or "any size"
+        divisible = symbols.multiples(total, others, lambda top, bottom: bottom > 0 and top % bottom == 0)
         raise ValueError(
             f"its shape [{sizes_text}] does not fit a tensor of {symbols.shown(total)} elements with "
-            f"{where}: {OF_THE_EXAMPLE}"
+            f"{where}: {other_sizes(divisible)}"
         )
 
 
