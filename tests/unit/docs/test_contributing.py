@@ -6,7 +6,6 @@ import ast
 import hashlib
 import re
 import sys
-import textwrap
 import types
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import onnx
 import pytest
 import tvm
 import yaml
+from conformance.lowered import Compiled, runnable
 from kiln import files
 from kiln.__main__ import main
 from kiln.config import load_target
@@ -25,10 +25,10 @@ from kiln.frontend.onnx import ops
 from kiln.frontend.options import ImportOptions
 from kiln.golden.reference import open_reference
 from kiln.kernels import families
-from kiln.kernels.cpu import batch_matmul
 from kiln.stage import Stage
 from kiln.stages import STAGES, target
-from relaxed import virtual_machine
+from relaxed import module, virtual_machine
+from tvm.relax import op
 
 ROOT = Path(kiln.__file__).resolve().parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -46,8 +46,11 @@ def example(heading: str, language: str) -> str:
 
 
 def test_a_target(tmp_path: Path) -> None:
-    nearest = yaml.safe_load((ROOT / "targets/aarch64.yaml").read_text(encoding="utf-8"))
+    [copied] = re.findall(r"copy `(targets/\w+\.yaml)`", PAGE)
+    nearest = yaml.safe_load((ROOT / copied).read_text(encoding="utf-8"))
     changed = yaml.safe_load(example("A target", "yaml"))
+    # A variant with the same features, and an emulator without them, would stop the build and its test.
+    assert not nearest["variants"] and "emulator" in changed
     assert changed.keys() <= nearest.keys()
     path = tmp_path / "my_board.yaml"
     path.write_text(yaml.safe_dump({**nearest, **changed}), encoding="utf-8")
@@ -70,17 +73,23 @@ def test_an_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(machine["main"](tvm.runtime.tensor(x)).numpy(), want, rtol=1e-6, atol=1e-6)
 
 
-def test_a_kernel_family() -> None:
-    names: dict[str, Any] = {}
-    exec(
-        "from __future__ import annotations\n" + textwrap.dedent(example("A kernel family", "python")), names
-    )
-    given, shipped = (
-        [name.strip("_") for name in function.__code__.co_varnames[: function.__code__.co_argcount]]
-        for function in (names["applies"], batch_matmul.applies)
-    )
-    assert given == shipped
-    assert batch_matmul.applies in [family.applies for family in families.FAMILIES]
+def test_a_kernel_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, line = examples("A kernel family", "python")
+    rows_product = types.ModuleType("rows_product")
+    exec(compile(code, "page", "exec"), vars(rows_product))
+    [family] = eval(f"[{line}]", {"Family": families.Family, "rows_product": rows_product})
+    monkeypatch.setattr(families, "FAMILIES", [family, *families.FAMILIES])
+    shapes = [(3, 5), (5, 7), (4, 17), (17, 33), (3, 7)]
+    inputs = [np.random.default_rng(1).uniform(-1, 1, shape).astype("f4") for shape in shapes]
+
+    def body(a: Any, b: Any, c: Any, d: Any, residual: Any) -> list[Any]:
+        return [op.nn.relu(op.add(op.matmul(a, b), residual)), op.matmul(c, d)]
+
+    compiled = Compiled(module([(shape, "float32") for shape in shapes], body), runnable("host"), tmp_path)
+    assert compiled.families == ["rows_product"] * 2
+    a, b, c, d, residual = inputs
+    for got, want in zip(compiled.load().run(inputs), [np.maximum(a @ b + residual, 0), c @ d], strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 def test_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
