@@ -39,6 +39,7 @@ from kiln.graph.bindings import (
 from kiln.graph.conv3d import Window, conv3d
 from kiln.graph.convolutions import in_one_line
 from kiln.graph.greatest_size import greatest_size
+from kiln.graph.integer_dynamic import dynamic_product
 from kiln.graph.integer_products import batch_product
 from kiln.graph.integer_sums import integer_sums
 from kiln.graph.integer_transposed import TransposedConvolutions
@@ -233,7 +234,8 @@ def _matmul(rewriter: CallRewriter, call: relax.Call) -> Any:
     left = scaled_levels(rewriter, call.args[0])
     weights = constant_weights(rewriter, call.args[1], 1)
     if left is None or weights is None:
-        return batch_product(rewriter, call)
+        product = dynamic_product(rewriter, call)
+        return batch_product(rewriter, call) if product is None else product
     kernel, rest, kind = weights.value, weights.rest, type_of_sums(left, weights, [0])
     total = rewriter.emit(relax.op.matmul(left.data, const(kernel, str(kernel.dtype)), out_dtype=kind))
     offset = -left.zero_point * kernel.astype("int64").sum(axis=0)

@@ -218,3 +218,37 @@ def test_zero_points_beyond_small_weights() -> None:
         return op.nn.conv2d_transpose(_real(x), kernel, strides=2)
 
     _same([((1, 4, 3, 3), "int8")], body, integer_arithmetic)
+
+
+def _computed(x: Any, axes: list[int] | None, with_zero: bool = True) -> Any:
+    """x dequantised with a scale and a zero point of the run: one of all elements, or one along `axes`."""
+    keep = axes is not None
+    scale = op.max(op.abs(op.astype(x, "float32")), axes, keep)
+    wide = op.astype(x, "int32")
+    if with_zero:
+        wide = op.subtract(wide, op.astype(op.max(x, axes, keep), "int32"))
+    return op.multiply(op.astype(wide, "float32"), scale)
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+def test_products_of_levels_that_the_run_computes(kind: str) -> None:
+    def integers(x: Any) -> list[Any]:
+        return [
+            op.matmul(_computed(x, None), _weights((6, 9))),
+            op.matmul(_computed(x, None), _weights((6, 9), 1, kind, 90)),
+            op.matmul(_computed(x, [2]), _weights((6, 9), 1, kind, 90)),
+            op.matmul(_computed(x, [2], with_zero=False), _weights((6, 9), 1)),
+            op.matmul(op.reshape(_computed(x, None), [10, 6]), _weights((6, 9), 1)),
+        ]
+
+    def floats(x: Any) -> list[Any]:
+        return [
+            op.matmul(op.reshape(_computed(x, [2]), [10, 6]), _weights((6, 9))),
+            op.matmul(_computed(x, [1]), _weights((6, 9))),
+            op.matmul(_computed(x, None), _weights((6, 9), 0)),
+        ]
+
+    given = [((2, 5, 6), kind)]
+    changed = _same(given, lambda x: [*integers(x), *floats(x)], integer_arithmetic)
+    types = [str(call.ty.dtype) for call in calls(changed) if call.op.name == "relax.matmul"]
+    assert types == ["int32"] * 5 + ["float32"] * 3
