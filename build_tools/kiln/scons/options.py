@@ -189,7 +189,7 @@ def parse(arguments: Mapping[str, str], goals: Sequence[str]) -> Options:
         byoc=arguments.get("byoc"), precision=precision, dims=arguments.get("dims"),
         variants=arguments.get("variants"), package=arguments.get("package"),
         together=arguments.get("together"), name=arguments.get("name"),
-        traffic=_traffic(arguments.get("traffic"), goals),
+        traffic=_traffic(arguments.get("traffic")),
     )  # fmt: skip
 
 
@@ -254,7 +254,7 @@ def _check_joint(goals: Sequence[str], models: Sequence[str]) -> None:
         raise KilnError("joint: at least two models expected: model=a,b")
 
 
-def _traffic(text: str | None, goals: Sequence[str]) -> str | None:
+def _traffic(text: str | None) -> str | None:
     """The path of the traffic file. An existing file is read first: a malformed file must not cost a run."""
     if text is None:
         return None

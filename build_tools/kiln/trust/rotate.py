@@ -63,13 +63,13 @@ def change_key(
             for name, archive in bundles.items():
                 add_archive(tuf, repository, targets, name, archive, targets.targets[name].custom["release"])
         if not changed:
-            _rotate(tuf, root, earlier, signer, begin)
+            _rotate(root, earlier, signer, begin)
             content = signed_by(tuf, root, earlier, signer)
             atomic_write(folder / f"{root.version}.root.json", content)
         return write_version(tuf, repository, targets, version + 1, signer, begin + timedelta(days=days))
 
 
-def _rotate(tuf: Any, root: Any, earlier: Any, signer: Any, begin: datetime) -> None:
+def _rotate(root: Any, earlier: Any, signer: Any, begin: datetime) -> None:
     """Make `root` its next version, whose roles belong to the new key alone."""
     root.version += 1
     root.expires = begin + timedelta(days=ROOT_DAYS)

@@ -124,7 +124,7 @@ def _eliminated(a: Any, b: Any, size: int) -> Any:
 def solve_triangular(self: Any, b: Any, upper: bool, left: bool = True, unitriangular: bool = False) -> Any:
     """aten::linalg_solve_triangular: X of a X = b for a triangular a = `self`, or of X a = b."""
     size, rank, rank_b = _size("solve_triangular", self), len(self.shape), len(b.shape)
-    a, b = self, b
+    a = self
     if not left:
         a, b, upper = _turned(a, rank), _turned(b, rank_b), not upper
     solution = _substituted(a, b, size, upper, unitriangular)

@@ -104,7 +104,7 @@ def _whole_row(method: str, columns: int) -> Tile:
     return Tile(1, panel, 1, adjacent=ceil_div(columns, panel))
 
 
-def _short_offsets(method: str, machine: Machine, runs: tuple[Loop, ...], columns: int) -> tuple[int, ...]:
+def _short_offsets(method: str, runs: tuple[Loop, ...], columns: int) -> tuple[int, ...]:
     """Offsets in x of the values of a short reduction; empty where `runs` is longer."""
     offsets = [0]
     if _depth(runs) > _SHORT[method] or columns < 2:
@@ -155,7 +155,7 @@ def dot_product(
     arrangement = f"{method}{' shared' if shared else ''}{' wide' if wide else ''}"
     arrangement_given = None if machine.packing is None else machine.packing.arrangement
     is_long = arrangement_given == arrangement or (wide and method == "vmladava")
-    offsets = () if is_long else _short_offsets(method, machine, runs, columns)
+    offsets = () if is_long else _short_offsets(method, runs, columns)
     arrangement += " short" if offsets else ""
     if arrangement_given is not None and arrangement_given != arrangement:
         return None

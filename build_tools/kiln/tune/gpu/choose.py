@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kiln.byoc import gpu_choices
-from kiln.byoc.backend import Backend
 from kiln.byoc.gpu_choices import OWN
 from kiln.byoc.passes import ChosenBackends
 from kiln.byoc.registry import load, names
@@ -37,9 +36,7 @@ def choose_on_gpu(
         usable = byoc_config["backends"]
         byoc.check_globs(config.name, target.name, names(), usable, allowed.subgraphs)
     measured = gpu_choices.choices_of(target.cuda, precision)
-    table = [
-        _entry(subgraph, measured.get(subgraph.key), precision, backends) for subgraph in subgraphs.values()
-    ]
+    table = [_entry(subgraph, measured.get(subgraph.key), precision) for subgraph in subgraphs.values()]
     summary = _summary(table, target, measured)
     print(summary)
     chosen = {entry["part"]: entry["chosen"] for entry in table if entry["chosen"] != OWN}
@@ -50,7 +47,7 @@ def choose_on_gpu(
     )
 
 
-def _entry(subgraph: Subgraph, measured: Any, precision: str, backends: Sequence[Backend]) -> dict[str, Any]:
+def _entry(subgraph: Subgraph, measured: Any, precision: str) -> dict[str, Any]:
     """The choice for one subgraph, in the form of byoc-choose.
 
     `measured`: the subgraph's entry in kiln.byoc.gpu_choices; None: it was not measured.
