@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,8 +101,8 @@ def measure(
     return MeasuredTimes(
         model.name,
         chosen,
-        {size: _time_of_bucket(times["exact"], f"{chosen}{size}") for size in sizes},
-        {size: _time_of_bucket(times["open"], name) for size, name in names.items()},
+        {size: _time_of_bucket(times["exact"], f"{chosen}{size}", size) for size in sizes},
+        {size: _time_of_bucket(times["open"], name, size) for size, name in names.items()},
     )
 
 
@@ -166,13 +167,13 @@ def _refuse_emulator(target: str | None, device: str | None) -> None:
 
 def _measured_times(
     configuration: Path, target: str | None, device: str | None, options: Mapping[str, str]
-) -> dict[str, float]:
-    """Median nanoseconds of a run on one thread, by bucket."""
+) -> dict[str, Mapping[str, Any]]:
+    """The figures of the runs on one thread, by bucket: `median` in milliseconds, and `sizes`."""
     words = [f"model={configuration}", "bench"]
     words += [
         f"{key}={value}" for key, value in {"target": target, "device": device, **options}.items() if value
     ]
-    answer = answer_of_goals(words, {BUNDLES: str(COPIES)})
+    answer = answer_of_goals(words, {BUNDLES: str(COPIES)}, sys.stdout)  # which --quiet discards
     if answer.error is not None:
         raise KilnError(f"costs: {answer.error.text}")
     data = answer.results[0].data
@@ -181,12 +182,14 @@ def _measured_times(
             f"costs: target '{data['target']}' is emulated here, so its times mean nothing: measure on a "
             "device with --device NAME"
         )
-    return {run["bucket"]: 1e6 * run["median"] for run in data["runs"] if run["threads"] == 1}
+    return {run["bucket"]: run for run in data["runs"] if run["threads"] == 1}
 
 
-def _time_of_bucket(times: Mapping[str, float], bucket: str) -> float:
-    """The time of a bucket, whose name may have further dimensions before it."""
-    matching = [time for name, time in times.items() if name == bucket or name.endswith(f"_{bucket}")]
+def _time_of_bucket(runs: Mapping[str, Mapping[str, Any]], bucket: str, size: int) -> float:
+    """Nanoseconds of a run of `size` in a bucket, whose name may have further dimensions before it."""
+    matching = [run for name, run in runs.items() if name == bucket or name.endswith(f"_{bucket}")]
     if len(matching) != 1:
-        raise KilnError(f"costs: bucket '{bucket}' was not timed, only {', '.join(times)}")
-    return matching[0]
+        raise KilnError(f"costs: bucket '{bucket}' was not timed, only {', '.join(runs)}")
+    if size not in matching[0]["sizes"]:  # a time at another size would mislead the choice of buckets
+        raise KilnError(f"costs: bucket '{bucket}' was timed at {matching[0]['sizes']}, not at {size}")
+    return 1e6 * float(matching[0]["median"])

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 from kiln.command_line.answer import AnswerPart, CommandAnswer, error_of
 from kiln.command_line.own_process import kiln_program
@@ -20,8 +20,10 @@ from kiln.scons.options import ALIASES, RESULTS
 from kiln.scratch import scratch_folder
 
 
-def answer_of_goals(words: Sequence[str], environment: Mapping[str, str] | None = None) -> CommandAnswer:
-    """Run SCons with `words` in a process of its own; its lines go to stderr as they come.
+def answer_of_goals(
+    words: Sequence[str], environment: Mapping[str, str] | None = None, stream: TextIO | None = None
+) -> CommandAnswer:
+    """Run SCons with `words` in a process of its own; its lines go to `stream` (None: stderr) as they come.
 
     `environment`: variables for that process in addition to this process's own.
     """
@@ -34,7 +36,7 @@ def answer_of_goals(words: Sequence[str], environment: Mapping[str, str] | None 
             kiln_program(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
             env={**os.environ, **(environment or {}), RESULTS: str(results_file)},
         )  # fmt: skip
-        output, errors = _relayed(done, quiet="-s" in words)
+        output, errors = _relayed(done, stream or sys.stderr, quiet="-s" in words)
         parts = read_json(results_file) if results_file.is_file() else []
     status = done.returncode if done.returncode in (0, 1) else 2  # negative: a signal ended it
     line = next((text for text in reversed(errors) if text.startswith("kiln: ")), None)
@@ -55,15 +57,15 @@ def _command_of(goal: str) -> str:
     return "build" if goal == "bundle" else goal
 
 
-def _relayed(process: subprocess.Popen[str], quiet: bool) -> tuple[list[str], list[str]]:
-    """The lines of stdout and of stderr, copied to stderr; with `quiet`, lines of stdout are not copied."""
+def _relayed(process: subprocess.Popen[str], stream: TextIO, quiet: bool) -> tuple[list[str], list[str]]:
+    """The lines of stdout and of stderr; those of stdout are copied to `stream`, unless `quiet`."""
     lines: tuple[list[str], list[str]] = ([], [])
 
-    def copy(stream: IO[str], collected: list[str], printed: bool) -> None:
-        for line in stream:
+    def copy(lines_of_process: IO[str], collected: list[str], printed: bool) -> None:
+        for line in lines_of_process:
             collected.append(line.rstrip("\n"))
             if printed:
-                print(line, end="", file=sys.stderr, flush=True)
+                print(line, end="", file=stream, flush=True)
 
     assert process.stdout is not None and process.stderr is not None
     # Errors are part of the answer, and not printed twice.

@@ -6,7 +6,7 @@ import json
 import re
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import pytest
@@ -215,13 +215,16 @@ def test_sizes(dim: dict[str, Any], seen: str | None, expected: list[int], tmp_p
         least = size + dim.get("multiple", 1)
 
 
-def test_times_become_a_cost_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_become_a_cost_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The copies have the buckets that are timed; the file is one that `costs` accepts."""
     monkeypatch.chdir(tmp_path)
-    path, copies = model(tmp_path, **AUTO), []
+    path, copies, at_least = model(tmp_path, **AUTO), [], False
     csv(tmp_path / "seen.csv", "seq,count\n4,1\n16,2\n")
 
-    def bench(words: list[str], environment: dict[str, str]) -> CommandAnswer:
+    def bench(words: list[str], environment: dict[str, str], stream: TextIO) -> CommandAnswer:
+        print("kiln: net: a stage", file=stream)
         assert environment == {"KILN_BUNDLES": "build/.copies"}  # no bundles for a user to find
         assert words[1:] == ["bench", "target=host"]
         copy = load_model(words[0].removeprefix("model="))
@@ -230,8 +233,9 @@ def test_times_become_a_cost_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         for bucket in copy.dims["seq"].buckets:
             low, high = bucket.edges
             name = f"seq{high}" if bucket.exact is not None else f"seq{low}_{high}"
-            runs.append({"bucket": name, "threads": 1, "median": high / 1000 * (1 if bucket.exact else 2)})
-            runs.append({"bucket": name, "threads": 2, "median": 0.0})
+            median, sizes = high / 1000 * (1 if bucket.exact else 2), [low if at_least else high]
+            runs.append({"bucket": name, "threads": 1, "median": median, "sizes": sizes})
+            runs.append({"bucket": name, "threads": 2, "median": 0.0, "sizes": sizes})
         data = {"runs": runs, "time_unit": "ms", "emulated": False, "target": "host"}
         return CommandAnswer(command="bench", results=[AnswerPart(goal="bench", data=data)])
 
@@ -243,8 +247,13 @@ def test_times_become_a_cost_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert all(np.isclose(exact, size * 1e3) and np.isclose(open_, size * 2e3)
                for size, (exact, open_) in times.items() if open_ is not None)  # fmt: skip
     assert copies[1][0].range == [1, 4]
-    assert command_line.main(["tune", "net.yaml", "--costs", "new.csv", "--target", "host"]) == 0
+    capfd.readouterr()
+    assert command_line.main(["tune", "net.yaml", "--costs", "new.csv", "--target", "host", "--quiet"]) == 0
+    assert "a stage" not in "".join(capfd.readouterr())
     assert (tmp_path / "new.csv").read_text() == found.text()
+    at_least = True
+    with pytest.raises(KilnError, match=r"costs: bucket 'seq1_4' was timed at \[1\], not at 4"):
+        measure(str(path), "host", None)
 
 
 def test_emulated_times_are_refused(

@@ -1,4 +1,4 @@
-/* time_runs.c: time the first vector of each bucket, by the target's monotonic clock.
+/* time_runs.c: time the largest vector of each bucket, by the target's monotonic clock.
  *
  *     time_runs [variant NAME] INPUTS PARAMS THREADS MILLISECONDS
  *
@@ -128,6 +128,39 @@ static void time_workload(const workload *w, uint32_t vector, const unsigned cha
     kiln_close(&session);
 }
 
+/* Elements of all inputs. */
+static uint64_t elements(const workload *w) {
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < harness_model()->inputs_count; i++) {
+        uint64_t of_input = 1;
+        for (int32_t axis = 0; axis < w->input[i].ndim; axis++)
+            of_input *= (uint64_t)w->input[i].shape[axis];
+        all += of_input;
+    }
+    return all;
+}
+
+/* chosen[bucket] becomes 1 + the number of the vector with the most elements, the first of several;
+ * 0 for a bucket without a vector. A bucket with a range of sizes is slowest there, and operations
+ * are counted there. */
+static void choose(const char *path, uint32_t *chosen) {
+    uint32_t vectors;
+    uint64_t *most = array_of(harness_model()->buckets_count, sizeof *most);
+    FILE *in = vectors_open(path, harness_model()->inputs_count, &vectors);
+    for (uint32_t v = 0; v < vectors; v++) {
+        workload w;
+        workload_read(&w, in);
+        const uint32_t bucket = w.plan.bucket;
+        if (chosen[bucket] == 0 || elements(&w) > most[bucket]) {
+            chosen[bucket] = v + 1;
+            most[bucket] = elements(&w);
+        }
+        workload_free(&w);
+    }
+    fclose(in);
+    array_free(most);
+}
+
 int main(int argc, char **argv) {
     uint32_t vectors;
     harness_arguments(&argc, &argv);
@@ -136,20 +169,20 @@ int main(int argc, char **argv) {
     const int threads = atoi(argv[3]);
     if (threads > 1 && kiln_pool_open(&pool, threads) != KILN_OK)
         harness_stop("cannot start threads", "kiln_pool_open");
-    unsigned char *seen = array_of(harness_model()->buckets_count, 1);
+    uint32_t *chosen = array_of(harness_model()->buckets_count, sizeof *chosen);
+    choose(argv[1], chosen);
     FILE *in = vectors_open(argv[1], harness_model()->inputs_count, &vectors);
     unsigned char *params = params_loaded(argv[2]);
     for (uint32_t v = 0; v < vectors; v++) {
         workload w;
         workload_read(&w, in);
-        if (!seen[w.plan.bucket])
+        if (chosen[w.plan.bucket] == v + 1)
             time_workload(&w, v, params, threads > 1 ? &pool : NULL,
                           strtoull(argv[4], NULL, 10) * 1000000u);
-        seen[w.plan.bucket] = 1;
         workload_free(&w);
     }
     fclose(in);
-    array_free(seen);
+    array_free(chosen);
     if (threads > 1)
         kiln_pool_close(&pool);
     return 0;
