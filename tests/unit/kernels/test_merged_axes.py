@@ -6,7 +6,7 @@ import pytest
 from kiln.kernels.cpu.merged_axes import with_longer_rows
 from kiln.tir.fused import Nest
 from kiln.tir.inline import Expanded
-from kiln.tir.symbols import NO_RANGES
+from kiln.tir.symbols import NO_RANGES, SymbolRanges
 from tvm import tirx
 from tvm.ir import Range
 
@@ -37,3 +37,18 @@ def test_threads_keep_long_rows() -> None:
         nest = image_in_padded(channels, "int32")
         rows = with_longer_rows(nest, Expanded([], nest.value), {}, 4, NO_RANGES, shared=True)
         assert rows.extents == extents
+
+
+def test_a_dynamic_axis_is_merged_with_one_of_another_type() -> None:
+    """y[i, j] = x[i, j], whose axis i of a fixed size has 32 bits, and j of a dynamic one 64."""
+    size = tirx.Var("n", "int64")
+    axes = [
+        tirx.IterVar(Range(tirx.const(0, dtype), extent), tirx.Var(name, dtype), 0)
+        for name, dtype, extent in (("i", "int32", tirx.const(8, "int32")), ("j", "int64", size))
+    ]
+    x, y = (tirx.decl_buffer((8, size), "int32", name) for name in "xy")
+    indices = [axis.var for axis in axes]
+    nest = Nest(y, axes, [], indices, tirx.BufferLoad(x, indices), None)
+    ranges = SymbolRanges({size: (5, 10)})
+    (merged,) = with_longer_rows(nest, Expanded([], nest.value), {}, 4, ranges, shared=False).axes
+    assert str(merged.var.ty.dtype) == "int64" and ranges.same(merged.dom.extent, size * 8)

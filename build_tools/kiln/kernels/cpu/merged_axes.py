@@ -183,10 +183,10 @@ def _kept(extents: Sequence[Extent], ranges: SymbolRanges) -> int:
 
 
 def _axis(axes: Sequence[Any], ranges: SymbolRanges) -> Any:
-    """One axis in place of `axes`."""
+    """One axis in place of `axes`, whose types may differ: of those with a dynamic size it is int64."""
     if len(axes) == 1:
         return axes[0]
-    dtype = str(axes[0].var.ty.dtype)
     count = ranges.product([axis.dom.extent for axis in axes])
+    dtype = str(axes[0].var.ty.dtype) if isinstance(count, int) else str(count.ty.dtype)
     domain = tvm.ir.Range(tirx.const(0, dtype), tirx.const(count, dtype) if isinstance(count, int) else count)
     return tirx.IterVar(domain, tirx.Var("merged", dtype), tirx.IterVar.DataPar)
