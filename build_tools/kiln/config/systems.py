@@ -22,7 +22,8 @@ class System:
     by architecture, the source that knows a processor's features, or asks for them; of others nothing can be
     asked. `flags`: for every object of a library. `shared`: file of a shared library, {} for the model's;
     None: there is none. `threads`: whether there are POSIX threads. `format`: of objects and programs.
-    `runner`: the module in device/check/runners for another machine than the target's. `remove`: the linker's
+    `runner`: the module in device/check/runners for another machine than the target's. `keeps_processor`:
+    whether that runner executes programs on this machine's processor, as Wine does. `remove`: the linker's
     flag that leaves unused code out. `program`: end of the names of programs. `packages`: kinds of packages
     that kiln.device.packages makes of a bundle, each with the file's name, {} for the model's and {version}
     for Kiln's. `libcs`: names of its C libraries. `oldest`: the least version that `libc.version` may be.
@@ -43,6 +44,7 @@ class System:
     threads: bool = True
     format: Format = "elf"
     runner: str = "qemu_user"
+    keeps_processor: bool = False
     remove: str = "-Wl,--gc-sections"
     program: str = ""
     packages: Mapping[str, str] = field(default_factory=dict)
@@ -104,7 +106,7 @@ _IOS_SIMULATOR = replace(
 )  # fmt: skip
 _WINDOWS = System(
     "Windows", ("windows",), "platform_windows.c", {"x86_64": "cpu_x86.c"}, shared="{}.dll", format="coff",
-    runner="wine", program=".exe", libcs=("mingw",),
+    runner="wine", keeps_processor=True, program=".exe", libcs=("mingw",),
     form="windows-gnu", example="windows-gnu",
 )  # fmt: skip
 _WASI = System(

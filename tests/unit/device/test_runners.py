@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 from kiln import packages
 from kiln.config import Target, load_target
+from kiln.config.host import LEVELS
 from kiln.device.bundle import Bundle
-from kiln.device.check import runners
+from kiln.device.check import host_cpu, runners
 from kiln.device.check.execute import BundleProgram, execute
 from kiln.device.check.runners import qemu_user
 from kiln.device.check.runners.local import LocalRunner
+from kiln.device.check.runners.remote import runners_of_variants
 from kiln.device.link import link
 from kiln.errors import KilnError
 
@@ -107,6 +109,18 @@ def test_no_way_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     with pytest.raises(KilnError, match=r"target 'aarch64' cannot run here.*names no emulator"):
         runners.runner_for(with_emulator(None))
+
+
+def test_wine_runs_the_variants_that_this_processor_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    avx512 = {flag for _, level in LEVELS for flag in level}
+    monkeypatch.setattr(host_cpu, "machine", lambda: "x86_64")
+    monkeypatch.setattr(host_cpu, "read_flags", lambda: frozenset(avx512))
+    wine = LocalRunner("wine")
+    names = ["v3", "v3_vnni", "v4", "v4_vnni"]
+    found = dict(runners_of_variants(load_target("windows_x86_64"), names, wine))
+    assert found["v3"] is found["v4"] is wine
+    lacks = "this CPU lacks {}, and there is no emulator of one that has it"
+    assert found["v3_vnni"] == lacks.format("avx_vnni") and found["v4_vnni"] == lacks.format("avx512_vnni")
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,11 @@ def obstacle(target: Target) -> str | None:
         return f"its programs are for {target.triple}"
     if platform.system() != system.host:
         return f"its programs are for {system.name}, and this machine runs {platform.system()}"
+    return processor_obstacle(target)
+
+
+def processor_obstacle(target: Target) -> str | None:
+    """The reason why this machine's processor cannot execute the target's code; None when it can."""
     if machine() != target.arch:
         return f"its programs are for {target.arch}, this machine is {machine()}"
     return missing(target.cpu, target.features, read_flags())

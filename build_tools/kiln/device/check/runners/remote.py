@@ -122,15 +122,19 @@ def runners_of_variants(
     """The name of every variant of a bundle, and the runner that can run it or the reason why none can.
 
     `names`: of the bundle's variants, the target's own first. `runner`: of the target's own variant. A device
-    runs the variants whose features it has; without one, a variant runs on this machine or in its emulator.
+    runs the variants whose features it has; without one, a variant runs on this machine or in its emulator,
+    or in one of its system that leaves code to this machine's processor.
     """
     yield target.base, runner
     for name in names[1:]:
         variant = target.for_variant(name)
         if isinstance(runner, RemoteRunner):
             yield name, runner.obstacle(variant) or runner
-        elif (why := host_cpu.obstacle(variant)) is None:
-            yield name, runner_for(variant)
+            continue
+        keeps = target.system.keeps_processor
+        why = host_cpu.processor_obstacle(variant) if keeps else host_cpu.obstacle(variant)
+        if why is None:
+            yield name, runner if keeps else runner_for(variant)
         elif variant.emulator is not None:
             yield name, too_old(variant.emulator) or runner_for(variant)
         else:
