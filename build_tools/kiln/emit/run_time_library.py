@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from kiln.config import Target
@@ -48,13 +49,28 @@ def is_available(symbol: str, target: Target | None) -> bool:
 
 
 def computes_floats(symbol: str) -> bool:
-    """Whether `symbol` is a function of a compiler's library that computes with floats in software."""
-    return _OF_FLOATS.fullmatch(symbol) is not None
+    """Whether `symbol` is a function of a compiler's library that computes with floats in software.
+
+    A local name of zig's library has its file before it: `compiler_rt.addf3.__aeabi_fadd`.
+    """
+    return _OF_FLOATS.fullmatch(symbol.rpartition(".")[2]) is not None
 
 
 def converts_longs(symbol: str) -> bool:
     """Whether `symbol` is such a function that converts between floats and integers of 64 bits."""
-    return _OF_LONGS.fullmatch(symbol) is not None
+    return _OF_LONGS.fullmatch(symbol.rpartition(".")[2]) is not None
+
+
+def in_software(symbols: Collection[str]) -> set[str]:
+    """Those of `symbols` that compute with floats in software, with others of the same file of the library.
+
+    Empty where they only convert between floats and integers of 64 bits: the core computes floats.
+    """
+    computing = {symbol for symbol in symbols if computes_floats(symbol)}
+    if all(converts_longs(symbol) for symbol in computing):
+        return set()
+    files = {file for symbol in computing if (file := symbol.rpartition(".")[0])}
+    return computing | {symbol for symbol in symbols if symbol.rpartition(".")[0] in files}
 
 
 def missing_symbols(path: Path, target: Target | None = None) -> list[str]:

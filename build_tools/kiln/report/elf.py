@@ -125,10 +125,19 @@ def _sections(elf: Any) -> Sections:
 
 
 def functions_of(elf: Any) -> dict[str, int]:
-    """Bytes of code by function name, from the symbol table of an opened ELF file."""
+    """Bytes of code by function name, from the symbol table of an opened ELF file.
+
+    A function with several names is counted once, under the name with the most parts: zig's library has a
+    local name with the file, such as `compiler_rt.addf3.__aeabi_fadd`, beside the name that others call.
+    """
     table = elf.get_section_by_name(".symtab")
+    names: dict[tuple[int, int], list[str]] = {}
     code_bytes: dict[str, int] = {}
     for symbol in table.iter_symbols() if table is not None else ():
         if symbol["st_info"]["type"] == "STT_FUNC" and symbol["st_size"] > 0:
-            code_bytes[symbol.name] = code_bytes.get(symbol.name, 0) + symbol["st_size"]
+            place = symbol["st_value"], symbol["st_size"]
+            names.setdefault(place, []).append(symbol.name)
+    for (_, size), aliases in names.items():
+        name = min(aliases, key=lambda alias: (-alias.count("."), alias))
+        code_bytes[name] = code_bytes.get(name, 0) + size
     return code_bytes

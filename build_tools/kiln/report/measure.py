@@ -8,7 +8,7 @@ from pathlib import Path
 from kiln.byoc.libraries import folder as external
 from kiln.config import Target
 from kiln.device.link import link, link_flags
-from kiln.emit.run_time_library import computes_floats, converts_longs
+from kiln.emit.run_time_library import in_software
 from kiln.emit.size_schema import (
     CodeByPart,
     GpuUsage,
@@ -121,10 +121,10 @@ def code_by_part(
     kernels = {kernel.symbol: 0 for kernel in plan.kernels}
     totals: dict[str, int] = {}
     added = {name: size for name, size in program.functions.items() if name not in base.functions}
-    in_software = any(computes_floats(name) and not converts_longs(name) for name in added)
+    floats = in_software([name for name in added if name not in members])
     for name, size in added.items():
         part_of_code = _part(members.get(name, ""), f"{plan.name}_plan.")
-        if part_of_code == "other" and in_software and computes_floats(name):
+        if part_of_code == "other" and name in floats:
             part_of_code = "floats"
         # Mach-O's libraries do not list the functions that a kernel was split into.
         owner = _kernel_of(name, kernels) if part_of_code in ("kernels", "other") else None

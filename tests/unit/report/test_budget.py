@@ -16,7 +16,6 @@ from kiln.device.check.execute import Outcome
 from kiln.device.check.run_limits import over_budget
 from kiln.device.check.runners.local import LocalRunner
 from kiln.device.check.runners.qemu_machine import MachineRunner
-from kiln.emit.size_schema import CodeByPart
 from kiln.errors import KilnError
 from kiln.files import write_json
 from kiln.lower.schema import PatchRecord
@@ -214,47 +213,6 @@ def test_parameters_in_a_file_count_as_flash() -> None:
     params, linked = {"bytes": 1000, "storage": "file"}, {"flash_bytes": 200, "ram_bytes": 5}
     figures = size_file((10, 30), linked, params=params)
     assert budget.used_bytes(figures) == {"flash": 1200, "ram": 35}
-
-
-def test_code_is_told_apart() -> None:
-    from kiln.report.elf import ElfProgram, Sections
-
-    sections = Sections(0, 0, 0, 0)
-    functions = {
-        "main": 9,
-        "memcpy": 50,
-        "tiny_a": 100,
-        "tiny_a.cold": 7,
-        "tiny_b": 30,
-        "tiny_step": 20,
-        "tiny_a_task": 6,
-        "kiln_run": 11,
-        "check_axis": 5,
-        "kiln_parallel": 8,
-        "kiln_map_params": 4,
-        "__aeabi_uidivmod": 3,
-    }
-    members = {
-        "tiny_a": "tiny_kernels.o",
-        "tiny_a.cold": "tiny_kernels.o",
-        "tiny_b": "tiny_kernels.o",
-        "tiny_step": "tiny_plan.o",
-        "tiny_a_task": "tiny_plan.o",
-        "kiln_run": "kiln_session.o",
-        "check_axis": "kiln_check.o",
-        "kiln_parallel": "kiln_threads_none.o",
-        "kiln_map_params": "kiln_platform_posix.o",
-        "never_linked": "kiln_text.o",
-    }
-    base = ElfProgram(sections, {"main": 4, "memcpy": 50})
-    code, kernels = measure.code_by_part(plan(), ElfProgram(sections, functions), base, members)
-    assert code == CodeByPart(kernels=137, plan=26, runtime=16, threads=8, platform=4, other=3)
-    assert kernels == {"tiny_a": 107, "tiny_b": 30}
-    # Cores that compute floats convert 64-bit integers by functions, too: no floats in software.
-    for name, floats in (("__aeabi_d2lz", None), ("__floatundidf", None), ("__aeabi_dadd", 3)):
-        functions[name] = 1
-        found = measure.code_by_part(plan(), ElfProgram(sections, functions), base, members)
-        assert found[0].floats == floats
 
 
 LINKED = {"flash_bytes": 900, "ram_bytes": 20, "stack_bytes": 700}
