@@ -32,6 +32,7 @@ from tvm import relax
 
 from kiln.extents import shape_of
 from kiln.graph.bindings import Array, CallRewriter, Rule, const, constant, integers, operator, rewrite_calls
+from kiln.graph.quantised_moves import quantised_moves
 from kiln.kernels.operators.pooling import MOST_POOLED
 from kiln.lower.integer_resizes import bilinear, nearest
 from kiln.lower.linear_sums import (
@@ -73,6 +74,8 @@ def fixed_point(mod: tvm.IRModule) -> tvm.IRModule:
         "relax.astype": _average,
         "relax.image.resize2d": nearest,
     }
+    # Later passes of simplify move reshapes to after a dequantize, where no rule would see the levels.
+    mod = quantised_moves(mod)
     return relax.transform.DeadCodeElimination()(rewrite_calls(mod, rules))
 
 
