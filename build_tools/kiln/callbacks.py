@@ -98,16 +98,16 @@ def structural_walk(root: Any, rules: Rules, order: str = "post") -> Any:
 
 def quiet_callback(function: Callable[..., None]) -> Callable[..., None]:
     """`function` for TVM to call, without the exceptions that it raises; the first goes to stderr."""
-    told = False
+    reported = False
 
     def call(*arguments: Any) -> None:
-        nonlocal told
+        nonlocal reported
         try:
             function(*arguments)
         except Exception as error:
-            if not told:
+            if not reported:
                 print(f"kiln: warning: {type(error).__name__}: {error}", file=sys.stderr)
-            told = True
+            reported = True
 
     return call
 

@@ -83,9 +83,9 @@ def _fault(python: Path, report: Mapping[str, Any]) -> str:
     if failed not in versions:
         return f"{python}: '{failed}' is not installed there"
     builds = {name: version for name, version in versions.items() if "+" in version and name != failed}
-    beside = "".join(f", beside {name} {version}" for name, version in builds.items())
+    others = "".join(f", next to {name} {version}" for name, version in builds.items())
     return (
-        f"{python}: {failed} {versions[failed]} is installed there{beside}, but cannot be imported: {reason}"
+        f"{python}: {failed} {versions[failed]} is installed there{others}, but cannot be imported: {reason}"
         f"{_way(python)}"
     )
 

@@ -36,12 +36,12 @@ _LEAST_FOR_BUILDS = 1 << 30  # of address space: with less, libraries cannot be 
 
 def apply() -> None:
     """Apply the memory limit in the environment to this process; no effect on systems without RLIMIT_DATA."""
-    asked = os.environ.get(MEMORY)
-    if asked is None:
+    requested = os.environ.get(MEMORY)
+    if requested is None:
         return
     if hasattr(resource, "RLIMIT_DATA"):
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
-        allowed = int(asked) if most == resource.RLIM_INFINITY else min(int(asked), most)
+        allowed = int(requested) if most == resource.RLIM_INFINITY else min(int(requested), most)
         resource.setrlimit(resource.RLIMIT_DATA, (allowed, most))
 
 
@@ -64,8 +64,10 @@ def shell_hint() -> str:
 
 
 def end_text(status: int) -> str:
-    """The end of a process in words: an exit status, or, below zero, a signal, which a shell's limit of
-    processor time sends too."""
+    """The end of a process in words: an exit status, or, below zero, a signal.
+
+    A shell's limit of processor time ends a process by a signal too.
+    """
     if status >= 0:
         return f"exit status {status}"
     text = f"killed by {signal.Signals(-status).name}"
@@ -76,8 +78,9 @@ def end_text(status: int) -> str:
 
 
 def silent_end(status: int, folders: Iterable[Path] = ()) -> str:
-    """The end of a process that printed nothing, in words, with the likely cause: a disk that is full, or a
-    shell's limit of the size of files.
+    """The end of a process that printed nothing, in words, with the likely cause.
+
+    That is a full disk, or a shell's limit of the size of files.
 
     `folders`: where it writes, besides the current folder, build/ in it, which may be a disk of its own, and
     that of temporary files. LLVM ends a process, and the system aborts one, whose file cannot grow.

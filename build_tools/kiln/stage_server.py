@@ -249,16 +249,16 @@ def _run(request: socket.socket, kept: Sequence[int]) -> int:
     """
     with request, request.makefile("rb") as stream:
         header = stream.read(LENGTH.size)
-        asked = json.loads(stream.read(LENGTH.unpack(header)[0])) if len(header) == LENGTH.size else None
-    if asked is None:  # the build was killed while it sent the request
+        content = json.loads(stream.read(LENGTH.unpack(header)[0])) if len(header) == LENGTH.size else None
+    if content is None:  # the build was killed while it sent the request
         return 2
     parent = os.environ["KILN_PARENT"]
     os.environ.clear()
-    os.environ.update({**asked["environment"], "KILN_PARENT": parent})
-    if asked["tokens"]:
-        os.environ[tokens.VARIABLE] = ",".join(map(str, kept[: asked["tokens"]]))
-    os.chdir(asked["folder"])
-    sys.argv = ["kiln", *asked["arguments"]]
+    os.environ.update({**content["environment"], "KILN_PARENT": parent})
+    if content["tokens"]:
+        os.environ[tokens.VARIABLE] = ",".join(map(str, kept[: content["tokens"]]))
+    os.chdir(content["folder"])
+    sys.argv = ["kiln", *content["arguments"]]
     return run_stage()
 
 

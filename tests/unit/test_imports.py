@@ -28,7 +28,7 @@ def test_what_does_not_fit_is_named_with_the_way(tmp_path: Path) -> None:
     python = Path(sys.executable)
     check_imports(python, ["zz-torch"], environment)
     told = {
-        "zzvision": "zzvision 0.3 is installed there, beside zz-torch 2.0+cpu, but cannot be imported: "
+        "zzvision": "zzvision 0.3 is installed there, next to zz-torch 2.0+cpu, but cannot be imported: "
         "RuntimeError: operator zz::nms does not exist; libraries that belong together must be of one index",
         "zzkill": "zzkill is installed there, but its import ends with SIGILL; libraries that belong togeth",
         "zzmissing": "'zzmissing' is not installed there",

@@ -77,11 +77,11 @@ def parse(arguments: Sequence[str]) -> Command:
         return Command(
             question=argparse.Namespace(**vars(_costs_parser().parse_args(words[1:])), command="tune")
         )
-    spoken = [word for word in words[1:] if word not in QUIET]
-    if verb == "schema" and len(spoken) == 1 and not spoken[0].startswith("-"):
-        if spoken[0] not in SCHEMAS:
-            raise KilnError(f"unknown schema '{spoken[0]}'{choices(spoken[0], SCHEMAS)}")
-        return Command(question=argparse.Namespace(command="schema", kind=spoken[0]))
+    kinds = [word for word in words[1:] if word not in QUIET]
+    if verb == "schema" and len(kinds) == 1 and not kinds[0].startswith("-"):
+        if kinds[0] not in SCHEMAS:
+            raise KilnError(f"unknown schema '{kinds[0]}'{choices(kinds[0], SCHEMAS)}")
+        return Command(question=argparse.Namespace(command="schema", kind=kinds[0]))
     if verb in ALIASES and not any(
         word.startswith("--") or word == "-h" or _is_model_word(word) for word in words[1:]
     ):
@@ -104,8 +104,8 @@ def _check_scons_flags() -> None:
 def _compares_two_reports(words: Sequence[str]) -> bool:
     """Whether the words after `report` are two reports to compare; the goal `report` has target=NAME."""
     files = any(word.endswith(".html") or Path(word).is_dir() for word in words)
-    spoken = [word for word in words if word not in QUIET]
-    return files or (len(spoken) == 2 and not any("=" in word or word.startswith("-") for word in spoken))
+    names = [word for word in words if word not in QUIET]
+    return files or (len(names) == 2 and not any("=" in word or word.startswith("-") for word in names))
 
 
 def _add_left_over(verb: str, parsed: argparse.Namespace, unknown: Sequence[str]) -> None:

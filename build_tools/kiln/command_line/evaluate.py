@@ -1,5 +1,4 @@
-"""The command `kiln evaluate`: accuracy of a bundle and of its reference on a user's data, and where they
-disagree."""
+"""The command `kiln evaluate`: accuracy of a bundle and of its reference on a user's data."""
 
 from __future__ import annotations
 

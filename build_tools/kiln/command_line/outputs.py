@@ -30,14 +30,14 @@ def writable(option: str, path: Path, *inputs: str | Path | None) -> None:
     _check_nearest(option, path, path.absolute().parent)
 
 
-def onnx_file(out: Path, beside: str, *inputs: str | Path | None) -> None:
+def onnx_file(out: Path, other_file: str, *inputs: str | Path | None) -> None:
     """Raise KilnError if the option --out names no .onnx file, or one of `inputs`; see `writable`.
 
-    `beside`: the suffix and content of another file, which gets the same name.
+    `other_file`: the suffix and content of another file, which gets the same name.
     """
     writable("out", out, *inputs)
     if out.suffix.lower() != ".onnx":
-        raise KilnError(f"--out {out}: its name must end in .onnx; a file {beside} is written next to it")
+        raise KilnError(f"--out {out}: its name must end in .onnx; a file {other_file} is written next to it")
 
 
 def files_of(name: str, model: Model) -> tuple[str | Path, ...]:

@@ -1,5 +1,4 @@
-"""Calibration samples: arrays from a .npz or .npy file, images through the model's `preprocess`, or golden
-inputs."""
+"""Samples of a model's inputs: arrays of a .npz or .npy file, images by `preprocess`, or golden inputs."""
 
 from __future__ import annotations
 

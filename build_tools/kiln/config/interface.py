@@ -38,7 +38,7 @@ class CountedDimension(Record):
 
 
 class Quantisation(Record):
-    """real = scale * (q - zero_point)"""
+    """Real numbers as integers: real = scale * (q - zero_point)."""
 
     scale: float
     zero_point: int

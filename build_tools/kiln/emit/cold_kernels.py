@@ -56,10 +56,8 @@ def cold_kernels(functions: Mapping[str, tirx.PrimFunc], plan: Plan, target: Tar
     if not has_floats(target):
         weighed = {name: operations(function.body, _SOFTWARE_FLOAT) for name, function in functions.items()}
     work = {name: (calls[name] * weighed[name], plain[name]) for name in functions}
-    left, few = (
-        COLD_SHARE * sum(operations_of_model for operations_of_model, _ in work.values()),
-        float(COLD_OPERATIONS),
-    )
+    left = COLD_SHARE * sum(operations_of_model for operations_of_model, _ in work.values())
+    few = float(COLD_OPERATIONS)
     cold = set[str]()
     for name in sorted(work, key=lambda name: (work[name], name)):
         left, few = left - work[name][0], few - calls[name] * plain[name]

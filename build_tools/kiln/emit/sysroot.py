@@ -53,8 +53,10 @@ def _level(target: Target) -> list[str]:
 
 
 def linkable(target: Target, library: Path, folder: Path) -> Path:
-    """`library`, or for iOS a copy in `folder` that is marked as built for the simulator, for which zig can
-    link."""
+    """`library`, or for iOS a copy in `folder` that is marked as built for the simulator.
+
+    zig links for the simulator alone.
+    """
     if not target.system.links_as or not links_with_zig(target):
         return library
     out = folder / library.name

@@ -123,8 +123,7 @@ class Symbols(SizeComparisons):
         return self.simplify(function(left, right))
 
     def divided(self) -> list[Any]:
-        """The variables that are not, by themselves, the size of an axis of an input: those for size / m, and
-        counted sizes."""
+        """The variables that are not the size of an input's axis: those for size / m, and counted sizes."""
         segments = self._parts.items()
         return [self._variables[n] for n, segment in segments if segment.multiple != 1 or n in self._counted]
 

@@ -97,8 +97,10 @@ def entry_limits(
 
 
 def weakness(want: Array, quantised: bool) -> str:
-    """Reason why a tensor of the reference proves little: it has no finite value, is constant, or is mostly
-    saturated; empty if it proves enough."""
+    """Reason why a tensor of the reference proves little; empty if it proves enough.
+
+    It has no finite value, is constant, or is mostly saturated.
+    """
     if want.dtype.kind == "f" and want.size and not np.isfinite(want).any():
         return "without a finite value"
     if want.size < 2:
@@ -114,8 +116,10 @@ def weakness(want: Array, quantised: bool) -> str:
 
 
 def looseness(want: Array, limit: float) -> str:
-    """Reason why a tensor of the reference proves little within `limit`, in its own unit: results that differ
-    by half of its spread would pass; empty if it proves enough."""
+    """Reason why a tensor of the reference proves little within `limit`, in its own unit; empty if enough.
+
+    Results that differ by half of its spread would pass.
+    """
     values = want[np.isfinite(want)].astype(np.float64) if want.dtype.kind in "fiu" else np.zeros(0)
     spread = float(np.ptp(values)) if values.size > 1 else 0.0
     if not spread or limit < spread / 2:

@@ -148,8 +148,7 @@ def _image_input(entries: Sequence[PortRecord], preprocess: Preprocess | None) -
 
 
 def check_preprocess(entries: Sequence[PortRecord], preprocess: Preprocess | None) -> None:
-    """Raise KilnError if no image can become an input of the model, whose inputs `entries` are, by
-    `preprocess`."""
+    """Raise KilnError if no image can become an input of the model by `preprocess`; `entries`: its inputs."""
     if preprocess is None:
         return
     index, how = _image_input(entries, preprocess)

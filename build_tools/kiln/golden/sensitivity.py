@@ -1,5 +1,4 @@
-"""Sensitivity of a quantised ONNX model's outputs to changes of one level: the tolerance that this
-justifies.
+"""Sensitivity of a quantised ONNX model's outputs to changes of one level, for its tolerance.
 
 Between two quantised layers a value is rounded to one of 256 levels. An implementation that sums in another
 order rounds a few values to the neighbouring level, and the difference grows from layer to layer. The

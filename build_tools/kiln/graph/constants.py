@@ -211,11 +211,11 @@ def _is_left_to_kiln(call: Any) -> bool:
     """
     name = operator(call)
     if name == "relax.scatter_elements":
-        return _axes_beside(call, call.args[0]) != _axes_beside(call, call.args[1])
+        return _other_axes(call, call.args[0]) != _other_axes(call, call.args[1])
     return name == "relax.image.grid_sample" and str(call.attrs.layout) != "NCHW"
 
 
-def _axes_beside(call: relax.Call, tensor: Any) -> list[int]:
+def _other_axes(call: relax.Call, tensor: Any) -> list[int]:
     """The sizes of the axes of a tensor, but for the one that `call` scatters along."""
     sizes = [int(size) for size in tensor.ty.shape]
     del sizes[int(call.attrs.axis) % len(sizes)]

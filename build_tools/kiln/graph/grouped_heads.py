@@ -25,7 +25,7 @@ _FEW_ROWS = 64  # with fewer queries, attention is never one kernel
 _LEAD = "uvwxyz"  # letters of the axes before the heads
 _SHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
 _SCALES = ("relax.multiply", "relax.divide")
-# What exporters have between scores and values, beside the softmax.
+# What exporters have between scores and values, besides the softmax.
 _ELEMENTWISE = frozenset(
     f"relax.{name}"
     for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum", "where", "tanh", "isnan")

@@ -5,7 +5,7 @@
 
 Networks that are trained with several branches, as RepVGG, MobileOne, FastViT and YOLOv6 are, and exported as
 trained, have convolutions of 3x3 and 1x1, and a batch normalisation of x with a scale s for each channel,
-beside each other. A convolution takes up another one whose taps are all at its own, so that no result needs
+next to each other. A convolution takes up another one whose taps are all at its own, so that no result needs
 more multiplications than before. Guarantees: same results up to rounding. Does not change convolutions whose
 results have other readers, tensors that are not float, and kernels that are not finite.
 """

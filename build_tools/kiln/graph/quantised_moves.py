@@ -212,8 +212,9 @@ def _is_move(call: Any) -> bool:
 
 
 def _on_levels(call: Any, data: Any, conversion: Any, exact: bool) -> Any:
-    """The move `call` applied to the integers `data`; `conversion`: the quantize or dequantize between them
-    and floats.
+    """The move `call` applied to the integers `data`.
+
+    `conversion`: the quantize or dequantize between them and floats.
 
     None for a padding whose value is not exactly a level, if `exact`; else the nearest level is used.
     """

@@ -1,5 +1,6 @@
-"""Kernels that read a constant stored in few bits have a parameter for each tensor that stores it: levels,
-scales.
+"""Gives a kernel that reads a constant stored in few bits a parameter for each of its tensors.
+
+These are levels and scales.
 
 Families read these constants like others: `load` of tir/builder.py widens elements (tir/stored.py).
 """

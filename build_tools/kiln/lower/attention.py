@@ -29,7 +29,7 @@ from kiln.params.store import Tensors
 from kiln.tir.fused import Fused, NotSimple
 from kiln.tir.symbols import NO_RANGES, is_dynamic
 
-# Scores with such a number added have no weight beside others.
+# Scores with such a number added have no weight next to others.
 _HIDDEN = -1e4
 # A width of heads so large that only the number of scores decides whether storing them costs too much.
 _WIDE = 1 << 10

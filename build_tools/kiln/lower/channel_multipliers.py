@@ -1,5 +1,4 @@
-"""ChannelMultipliers: depthwise convolutions with several results for each channel become plain depthwise
-convolutions of repeated channels.
+"""Depthwise convolutions with several results a channel become plain ones of repeated channels.
 
 A kernel for groups computes the results of a group side by side in a vector, which two or three of them leave
 mostly empty. With each channel repeated once for each of its results, all channels of an image are adjacent
@@ -40,9 +39,9 @@ def channel_multipliers(lanes: int) -> Any:
         times = multiplier // channels
         if groups != channels or groups == 1 or times < 2 or times * _LEAST_GAIN > lanes:
             return None
-        apart = rewriter.emit(relax.op.expand_dims(data, 4))
+        expanded = rewriter.emit(relax.op.expand_dims(data, 4))
         shape = relax.ShapeExpr([batch, height, width, channels, times])
-        repeated = rewriter.emit(relax.op.broadcast_to(apart, shape))
+        repeated = rewriter.emit(relax.op.broadcast_to(expanded, shape))
         image = rewriter.emit(relax.op.reshape(repeated, relax.ShapeExpr([batch, height, width, multiplier])))
         return conv2d_nhwc(call, image, kernel, groups=multiplier)
 

@@ -241,8 +241,10 @@ def _sum(rewriter: CallRewriter, expr: relax.Expr, step: float, level: int, dtyp
 
 
 def _covers(linear_sum: LinearSum, expr: relax.Expr) -> bool:
-    """Whether the sum has the shape of `expr`: each of its terms, or, with static shapes, its terms and
-    constants broadcast."""
+    """Whether the sum has the shape of `expr`.
+
+    Each of its terms has it, or, with static shapes, its terms and constants broadcast.
+    """
     shapes: list[Any] = [shape_of(term.data) for term in linear_sum.terms]
     if all(shape == shape_of(expr) for shape in shapes):
         return True

@@ -62,8 +62,8 @@ def ram_limit(target: Target, budgets: Iterable[int | None]) -> int | None:
         heap, arenas = region_of(target.memory, "heap"), regions_of(target.memory, "arena")
         room = sum(region.room for region in arenas or [heap])
         # Variables are in another region, or in what `reserve` leaves free.
-        apart = bool(arenas) or heap is not region_of(target.memory, "data")
-        limits.append(room + (_STATIC if apart else 0))
+        in_other_region = bool(arenas) or heap is not region_of(target.memory, "data")
+        limits.append(room + (_STATIC if in_other_region else 0))
     return min(limits, default=None)
 
 

@@ -292,8 +292,7 @@ def _without(op: OpInfo, formulas: Formulas, gone: Sequence[int]) -> OpInfo:
 
 
 def element(made: Affine, indices: Sequence[Any]) -> Any:
-    """The element at `indices` by its formula: a constant, or arithmetic in int32 (in float for
-    fractions)."""
+    """The element at `indices` by its formula: a constant, or arithmetic in int32, of fractions in float."""
     if made.is_uniform:
         return tirx.const(made.start, made.dtype)
     is_integer = all(isinstance(number, int) for number in (made.start, *made.steps))

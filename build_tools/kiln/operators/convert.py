@@ -92,8 +92,10 @@ class OwnNode:
         self, tensors: Sequence[OwnTensor | None], attributes: Mapping[str, Any], outputs: int,
         declared: Sequence[OwnTensor] | None,
     ) -> list[OwnTensor]:  # fmt: skip
-        """The outputs by the shape rule. Raises KilnError unless the rule returns one valid type for each
-        output."""
+        """The outputs by the shape rule.
+
+        Raises KilnError unless the rule returns one valid type for each output.
+        """
         loaded = self._loaded
         types = loaded.call("result, its shape rule,", self._operator.result, *tensors, **attributes)
         results = list(types) if isinstance(types, (list, tuple)) else [types]

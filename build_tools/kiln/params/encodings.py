@@ -258,8 +258,7 @@ def _fitted(matrix: Array, rows: int, columns: int) -> tuple[Array, Array, Array
 
 
 def _exact_scales(tiles: Array, numbers: Array, scales: Array) -> Array | None:
-    """A float32 scale for each row of `tiles`, near `scales`, that restores all of its elements; None if none
-    does.
+    """A float32 scale for each row of `tiles`, near `scales`, that restores all of its elements; else None.
 
     `scales` are means over a row's elements, which lean to an element that occurs often: its rounding may
     move them by more than one step of float32, so the neighbours are tried as well. Scales that fit in

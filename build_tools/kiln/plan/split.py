@@ -124,8 +124,10 @@ def _moved(step: PlannedStep, moved: Mapping[int, int]) -> PlannedStep:
 
 
 def _reads(buckets: Sequence[PlannedBucket]) -> dict[int, int]:
-    """By offset of a parameter, the bytes that all steps read of it: in each step its size, or the step's
-    multiply-adds if more."""
+    """By offset of a parameter, the bytes that all steps read of it.
+
+    A step reads its size, or as many bytes as the step has multiply-adds if these are more.
+    """
     reads: dict[int, int] = {}
     for bucket in buckets:
         for step in bucket.steps:

@@ -41,8 +41,9 @@ class Line:
 
 
 def used_bytes(figures: SizeFile) -> dict[str, int]:
-    """Total bytes of flash (code, constants, params.bin) and of RAM (largest arena, state of one session,
-    variables), and of the stack where it is known.
+    """Total bytes of flash, of RAM, and of the stack where it is known.
+
+    Flash: code, constants, params.bin. RAM: the largest arena, the state of one session, variables.
     """
     linked, params = figures.linked, figures.params.bytes
     arena = max(bucket.arena_bytes for bucket in figures.buckets) + figures.state_bytes

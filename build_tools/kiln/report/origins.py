@@ -286,8 +286,10 @@ def _places(step: PlannedStep, kernel: KernelRecord, const: bool) -> set[tuple[s
 
 
 def _continues(steps: Sequence[PlannedStep], index: int, kernels: Mapping[str, KernelRecord]) -> bool:
-    """Whether a step computes the next kernel of the previous step's group; only the last kernel writes the
-    result."""
+    """Whether a step computes the next kernel of the previous step's group.
+
+    Only the last kernel of a group writes the result.
+    """
     earlier, step = kernels[steps[index - 1].kernel], kernels[steps[index].kernel]
     written = _places(steps[index - 1], earlier, const=False)
     read = _places(steps[index], step, const=True) | _places(steps[index], step, const=False)

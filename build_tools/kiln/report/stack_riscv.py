@@ -10,8 +10,7 @@ _RA, _SP, _T0, _FP = 1, 2, 5, 8
 
 
 def read(code: Any, address: int, size: int) -> tuple[int, set[int], bool, set[int]]:
-    """Bytes of the frame, addresses called, whether a pointer is called, and constants that are built in
-    registers.
+    """Bytes of the frame, called addresses, whether a pointer is called, constants built in registers.
 
     Raises ValueError where the stack pointer moves by a number that is not known.
     """

@@ -1,5 +1,4 @@
-"""The folder for temporary files of a build's stages: it is removed even if a stage or the build is
-killed."""
+"""The folder for temporary files of a build's stages, removed even if a stage or the build is killed."""
 
 from __future__ import annotations
 

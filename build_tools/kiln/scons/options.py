@@ -126,9 +126,7 @@ class Options:
         """The device's configuration, read from its YAML file; None without `device=`."""
         if self.device is None:
             return None
-        from kiln.device.deploy.registry import (
-            load_device,  # imports the transports, which only devices need
-        )
+        from kiln.device.deploy.registry import load_device  # imports the transports
 
         return load_device(self.device)
 

@@ -52,7 +52,8 @@ def declare(
     Inputs and outputs are the paths in its flags; `more` are inputs that no flag names, as SCons nodes.
     `subject` is its name on the console, `model` the model's name in names of outputs. `marker`: the path of
     an empty file, for a stage without outputs. `first`: a file that is made before the stage starts, and is
-    not its input. `always`: it runs in every build that needs it.
+    not its input. `always`: it runs in every build that needs it. `dry_run_text`: makes the text that `-n`
+    prints; None: the command.
     """
     current = session()
     outputs, folder, listed = _outputs(stage, model)
@@ -65,9 +66,8 @@ def declare(
         return stage
     inputs = [node for path in _inputs(stage) for node in nodes(path)]
     node = StageNode(stage, subject, [*inputs, *more], outputs, folder, listed, markers, dry_run_text)
-    node = replace(
-        node, damaged=current.written.damaged(node.unsigned())
-    )  # SCons removes them before the run
+    # SCons removes damaged outputs before the run.
+    node = replace(node, damaged=current.written.damaged(node.unsigned()))
     env = current.env
     recipe = env.Value(" ".join([node.name, *stage.words(silent=False), digest.of_stage(node.name)]))
     command_nodes = env.Command(
@@ -137,7 +137,7 @@ def _outputs(stage: Stage, model: str) -> tuple[list[str], str | None, str | Non
 
 
 # Seconds between two checks, while a stage runs, whether the build is interrupted.
-_LOOKS = 0.2
+_POLL = 0.2
 
 
 def text_file(path: Path, text: str) -> Path:
@@ -214,9 +214,8 @@ def _execute(target: Sequence[Any], source: Sequence[Any], env: Any) -> None:
     except KilnError as error:  # a list of files cannot be written, or the stage exceeds its time limit
         raise StageFailed(f"kiln: error: {error}", target) from None
     except OSError as error:
-        named = (
-            error.filename or f"{target[0]}: cannot write"
-        )  # files opened by descriptor, such as the journal, have no name
+        # Files opened by descriptor, such as the journal, have no name.
+        named = error.filename or f"{target[0]}: cannot write"
         raise StageFailed(f"kiln: error: {title}: {named}: {error.strerror or error}", target) from None
     finally:
         if run is not None:
@@ -290,7 +289,7 @@ def _process(
         reader.start()
     begin = time.monotonic()
     try:
-        while (status := process.wait(_LOOKS)) is None:
+        while (status := process.wait(_POLL)) is None:
             if failure.interrupted():
                 current.server.abort()
                 raise KeyboardInterrupt
@@ -300,7 +299,7 @@ def _process(
     finally:
         process.kill()
         for reader in readers:
-            reader.join(_LOOKS if failure.interrupted() else None)
+            reader.join(_POLL if failure.interrupted() else None)
     if later_lines:
         current.console.line("\n".join(later_lines))
     return status, lines

@@ -177,7 +177,7 @@ def round_even(let: Let, x: Expr) -> Expr:
 
 
 def round_away(let: Let, x: Expr) -> Expr:
-    """Nearest integer, ties away from zero. (x + 0.5 would round up just below a half.)"""
+    """Nearest integer, ties away from zero; x + 0.5 would round up just below a half."""
 
     def body(x: Expr) -> Expr:
         return let(trunc(let, x), "whole", lambda whole: nearest(x, whole))

@@ -119,9 +119,8 @@ def _library(uri: TokenUri) -> Any:
     try:
         return pkcs11.lib(uri.module)
     except pkcs11.PKCS11Error as error:
-        if (
-            type(error) is pkcs11.PKCS11Error
-        ):  # the loader's text; errors of PKCS#11 have classes of their own
+        # The loader's text; errors of PKCS#11 have classes of their own.
+        if type(error) is pkcs11.PKCS11Error:
             raise uri.error(f"module-path {uri.module}: no library of PKCS#11: {error}") from None
         raise uri.error(f"the library {uri.module} cannot be initialised: {_reason(error)}") from None
 

@@ -225,8 +225,9 @@ def snr_difference(got: Array, want: Array, min_snr: float) -> Difference:
 
 
 def _channel_factors(pairs: Sequence[tuple[Array, Array]]) -> Array:
-    """The factor for each channel that brings the first array of all pairs nearest to the second, as an array
-    that can be multiplied with them.
+    """The factor for each channel that brings the first arrays of pairs nearest to the second.
+
+    Returns an array that can be multiplied with them.
 
     Equalisation divides the channels of a tensor by factors, which the next layer's weights undo. They are
     the same in all runs: a factor that is fitted to a single element would hide any error. The channel axis

@@ -222,9 +222,7 @@ def _reduce_to_part(
         np.savez(inputs_file, **{tensor: values[tensor] for tensor in entering})  # type: ignore[arg-type]
         try:
             at_fault = trials.compare(trials.configured(path), inputs_file).fault
-        except (
-            KilnError
-        ) as error:  # the part has a fault of its own, such as no weights for the key `weights`
+        except KilnError as error:  # of the part alone, such as no weights for the key `weights`
             _refuse_other_faults(error)
             return ""
         return "" if at_fault is None else f"tensor {at_fault.probe.tensor}: {at_fault.difference.detail}"
@@ -304,8 +302,7 @@ def _try(parts: Parts, numbers: Sequence[int], fails: Callable[[Path, Sequence[s
 
 
 def _reference_values(model: str, target: str, vector: str) -> Mapping[str, Array]:
-    """Every tensor of the reference in the golden vector `vector`, by name, from the bundle with all
-    outputs."""
+    """Every tensor of the reference in the golden vector `vector`, by name; the bundle has all as outputs."""
     bundle = open_bundle(COPIES / target / f"{model}_probed")
     vector_values = next(candidate for candidate in bundle.vectors() if candidate.name == vector)
     entries = bundle.golden().vectors[0].inputs

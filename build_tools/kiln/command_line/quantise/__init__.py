@@ -1,5 +1,4 @@
-"""The command `kiln quantise`: a float ONNX model and calibration data become a quantised model in standard
-QDQ."""
+"""The command `kiln quantise`: a float ONNX model and calibration data become a quantised model (QDQ)."""
 
 METHODS = ("minmax", "entropy", "percentile")  # how the range of an activation follows from its samples
 ACTIVATIONS = ("int8", "uint8")

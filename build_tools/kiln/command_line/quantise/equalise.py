@@ -101,8 +101,10 @@ def _noise(
 
 
 def _by_channel(graph: OnnxGraph, node: Any) -> tuple[Array, Array]:
-    """The weights as (output channel, number of the input channel, position), and the input channels (output
-    channel, number) that these numbers stand for."""
+    """The weights of `node` by channels, and the input channel of each of its weights.
+
+    Shapes: (output channel, number of the input channel, position), and (output channel, number).
+    """
     weight = graph.weight(node)
     assert weight is not None
     weight = weight.astype(np.float64)

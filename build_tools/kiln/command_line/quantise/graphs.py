@@ -45,8 +45,9 @@ class OnnxGraph:
         self._shapes = {value.name: value.type.tensor_type.shape for value in values}
 
     def kept_limits(self, floats: Collection[str]) -> list[str]:
-        """Names of the limits (Relu, Clip) that have to be nodes of their own where the tensors `floats` are
-        not rounded.
+        """Names of the limits (Relu, Clip) that stay nodes of their own.
+
+        `floats`: tensors that are not rounded.
 
         onnxruntime.quantization removes a limit whose result it rounds, as the least and the greatest level
         are limits as well. They are none for a tensor that is not rounded or that nested graphs read, and

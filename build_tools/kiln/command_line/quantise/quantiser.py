@@ -60,9 +60,11 @@ class SampleReader:
         return 0  # collect all samples at once
 
 
-def _whole(source: Path, prepared: Path) -> onnx.ModelProto:
-    """The model in the file `prepared`, which ONNX Runtime does not write whole, without an error, to a full
-    disk."""
+def _load_prepared(source: Path, prepared: Path) -> onnx.ModelProto:
+    """The model in the file `prepared`, which ONNX Runtime has written.
+
+    On a full disk it writes a part of the file, without an error.
+    """
     failed: Exception | None = None
     try:
         model = onnx.load(str(prepared))
@@ -106,7 +108,7 @@ class Quantiser:
             _check_file(source)
             text = " ".join(str(error).split())
             raise KilnError(f"{source}: cannot be prepared for quantisation: {text}") from error
-        self._model = _whole(source, self.prepared)
+        self._model = _load_prepared(source, self.prepared)
         if not self._model.graph.node:
             _check_file(source)
         ops = {node.op_type for node in self._model.graph.node}
@@ -140,8 +142,10 @@ class Quantiser:
         ]
 
     def float_reference(self) -> Reference:
-        """The reference of the float model. Raises KilnError, with the file that was given, for one that ONNX
-        Runtime cannot load."""
+        """The reference of the float model.
+
+        Raises KilnError, with the file that was given, for one that ONNX Runtime cannot load.
+        """
         try:
             return open_reference(self.prepared)
         except KilnError as error:

@@ -1,5 +1,4 @@
-"""Quantises a model: calibration, an optional search for nodes that stay in float, and the figures of the
-result."""
+"""Quantises a model: calibration, optionally a search for nodes that stay in float, and figures."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ _DEFAULT = QuantiseOptions()
 
 @dataclass(frozen=True)
 class Goal:
-    """The accuracy asked for: least SNR of the outputs in dB, or greatest drop of accuracy in percentage
-    points."""
+    """The accuracy asked for: least SNR of the outputs in dB, or greatest drop in percentage points."""
 
     min_snr: float | None = None
     max_drop: float | None = None
@@ -43,8 +41,9 @@ class Goal:
 
 @dataclass(frozen=True)
 class Quantised:
-    """The result: file, quality of the float and the quantised model, bytes, nodes in float, and the tried
-    candidates.
+    """The result: file, figures and bytes of the float and the quantised model, nodes that stay in float.
+
+    `frontier`: the candidates of the search.
 
     `described`: the YAML file with the float model's keys; None: the model needs none.
     `choices`: how many nodes could stay in float. `steps` lists the measured changes of weights and biases;
@@ -154,8 +153,7 @@ def _write(result: Quantised, content: bytes, described: tuple[Path, str] | None
 
 
 def measurer(quantiser: Quantiser, samples: Samples) -> tuple[Callable[[Path], Figures], Figures]:
-    """A function that measures a model file against the float model's outputs, and the float model's own
-    figures."""
+    """A function that measures a model file against the float model, and the float model's own figures."""
     step = max(len(samples.runs) // _MOST_MEASURED, 1)
     chosen = range(0, len(samples.runs), step)
     names = [port.name for port in quantiser.ports()]

@@ -21,8 +21,7 @@ from kiln.command_line.quantise.quantiser import Quantiser
 
 @dataclass(frozen=True)
 class Figures:
-    """Quality of a quantised model: the least SNR of its outputs in dB, and the accuracy where labels are
-    known."""
+    """Quality of a quantised model: the least SNR of its outputs in dB, and with labels the accuracy."""
 
     snr: float
     accuracy: float | None = None

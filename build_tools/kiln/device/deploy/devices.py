@@ -20,7 +20,7 @@ def run(args: DevicesStage) -> None:
     """Connect to all devices at the same time, print a line for each, and write them to --out."""
     devices = list_devices()
     with ThreadPoolExecutor(max_workers=8) as pool:
-        answers = list(pool.map(_asked, devices))
+        answers = list(pool.map(_answer_of, devices))
     if answers:
         lines = [
             (answer.name, answer.target or "", answer.transport or "", answer.answer) for answer in answers
@@ -45,7 +45,7 @@ class DeviceAnswer:
     answer: str
 
 
-def _asked(summary: Summary) -> DeviceAnswer:
+def _answer_of(summary: Summary) -> DeviceAnswer:
     try:
         device = load_device(summary.path)
     except KilnError as error:

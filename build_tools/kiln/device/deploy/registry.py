@@ -40,8 +40,10 @@ def load_device(name: str | os.PathLike[str]) -> Device:
 
 
 def target_of(name: str | os.PathLike[str]) -> str:
-    """The target of a device, given as for `load_device`. Raises KilnError, with file and line, if no target
-    has this name."""
+    """The target of a device, given as for `load_device`.
+
+    Raises KilnError, with file and line, if no target has this name.
+    """
     target = load_device(name).target
     known = [summary.name for summary in list_targets()]
     if not target.endswith((".yaml", ".yml")) and not {target, target.replace("-", "_")} & set(known):

@@ -128,8 +128,9 @@ def _readme(name: str, manifest: Manifest) -> str:
 
 
 def memory_header(name: str, inputs: int, outputs: int, params_file: bool) -> str:
-    """The text of memory.h: memory for the arena and for `inputs` and `outputs` tensors, by the model's size
-    macros.
+    """The text of memory.h: memory for the arena and for `inputs` and `outputs` tensors.
+
+    Its sizes are the macros of the model's header.
 
     `params_file`: whether the parameters are in a file of their own.
     """

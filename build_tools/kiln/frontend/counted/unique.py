@@ -1,5 +1,4 @@
-"""The distinct rows of a tensor: the first occurrence and the number of each, and for each row its distinct
-row."""
+"""The distinct rows of a tensor, how often and where each first occurs, and which one each row is."""
 
 from __future__ import annotations
 

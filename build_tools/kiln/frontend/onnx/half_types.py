@@ -83,8 +83,7 @@ def _narrowed(source: str, target: str, kind: int) -> onnx.NodeProto:
 
 
 def half_types(model: onnx.ModelProto) -> list[str]:
-    """The 16-bit float types (fp16, bf16) of weights, constants, inputs, outputs or casts in a model,
-    sorted."""
+    """The 16-bit float types (fp16, bf16) of weights, constants, inputs, outputs or casts; sorted."""
     kinds = {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
     for graph in (model.graph, *_nested_graphs(model.graph)):
         kinds |= {tensor.data_type for tensor in graph.initializer}

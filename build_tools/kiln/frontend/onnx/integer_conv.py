@@ -1,5 +1,4 @@
-"""ConvInteger: convolution of 8-bit tensors with int32 sums; kiln.frontend.onnx.integer_ops has the
-matmuls."""
+"""ConvInteger: convolution of 8-bit tensors with int32 sums; matmuls: kiln.frontend.onnx.integer_ops."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Products and convolutions of integers: MatMulInteger, ConvInteger and ONNX Runtime's operators that contain
-them.
+"""MatMulInteger, ConvInteger and ONNX Runtime's operators that contain them.
 
 With x, w of 8 bits and zero points zx, zw the sum over k of (x - zx) (w - zw) is
 

@@ -144,8 +144,8 @@ def reason(error: BaseException, node: onnx.NodeProto, types: Types, version: in
     if _is_own(error):
         text = plain_sizes(one_line(error, _LONGEST))
         inner = node.output[:1] and f"'{node.output[0]}/" in text  # a tensor that the file does not have
-        told = f"; it has: {inputs_text(node, types)}"
-        return f"{text}{told}" if inner and told not in text else text
+        with_inputs = f"; it has: {inputs_text(node, types)}"
+        return f"{text}{with_inputs}" if inner and with_inputs not in text else text
     fault = size_fault(node, types) or _axis_fault(node, types) or type_fault(node, types, version)
     if fault:
         return fault

@@ -1,5 +1,6 @@
-"""Probabilities of classes from the probabilities of pairs of classes, by the second method of Wu, Lin and
-Weng (2004).
+"""Probabilities of classes from those of pairs of classes.
+
+By the second method of Wu, Lin and Weng (2004).
 
 With r[i, j] the probability of class i against class j, the probabilities p minimise the sum over all pairs
 of (r[j, i] * p[i] - r[i, j] * p[j])^2. One class after the other is set to its optimum and p is scaled to a

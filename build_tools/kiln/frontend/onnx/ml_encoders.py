@@ -1,5 +1,4 @@
-"""Operators of ai.onnx.ml that encode data by tables: LabelEncoder, OneHotEncoder, Imputer,
-FeatureVectorizer."""
+"""Encoders of ai.onnx.ml by tables: LabelEncoder, OneHotEncoder, Imputer, FeatureVectorizer."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ def _table(body: Body, name: str) -> Array:
 
 
 def _default(body: Body, dtype: Any) -> Any:
-    """The result of a LabelEncoder for unknown keys: its tensor `default_tensor`, else the attribute for the
-    type.
+    """The result of a LabelEncoder for unknown keys: `default_tensor`, else the attribute for the type.
 
     Raises ValueError for a tensor of other than one number.
     """

@@ -145,9 +145,7 @@ def _check_by_onnx(path: Path, model: onnx.ModelProto) -> None:
         kind.shape.SetInParent()
     try:
         onnx.checker.check_model(model)
-    except (
-        Exception
-    ) as error:  # ValidationError, or UnicodeDecodeError where the message quotes damaged names
+    except Exception as error:  # ValidationError; UnicodeDecodeError where the message quotes damaged names
         for graph in graphs(path, model):
             check_counts(path, graph.node, versions_of(model.opset_import))
         raise invalid(path, model, error) from error

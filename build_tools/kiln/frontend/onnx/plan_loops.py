@@ -146,8 +146,10 @@ def _always_true(body: onnx.GraphProto) -> bool:
 
 @dataclass(frozen=True)
 class LoopRows:
-    """A tensor of which each iteration of a loop reads or writes one row along `axis`, or, `backwards`, from
-    the last row on."""
+    """A tensor of which each iteration of a loop reads or writes one row along `axis`.
+
+    `backwards`: from the last row on.
+    """
 
     name: str
     axis: int
@@ -246,8 +248,10 @@ class PlanLoop:
         return most
 
     def _start_values(self, counter: Any, flag: Any) -> list[Any]:
-        """The first values of an iteration: whether it runs, its number `counter`, and, with counted rows,
-        whether it would run if there were memory for its rows."""
+        """The first values of an iteration: whether it runs, and its number `counter`.
+
+        With counted rows also whether it would run if there were memory for its rows.
+        """
         goes = self._runs(counter, flag)
         if not self.counted:
             return [goes, counter]

@@ -134,8 +134,7 @@ def _numbers(node: Node, index: int) -> list[Extent]:
 
 
 def top_k(node: Node) -> Any:
-    """TopK of early operator sets, or with a `k` that is computed from shapes, such as the whole axis for a
-    sort.
+    """TopK of early operator sets, or with a `k` that is computed from shapes, as for a sort of a whole axis.
 
     The result is always sorted, which `sorted = 0` (any order) permits. TVM 0.27 converts the other nodes:
     those of operator set 11 and later with a constant `k`.

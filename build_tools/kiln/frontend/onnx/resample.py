@@ -38,8 +38,10 @@ def resample(
     emit: Callable[[Any], Any], data: Any, axis: int, sizes: tuple[int, int], scale: float, rule: Rule,
     region: tuple[float, float] = (0.0, 1.0),
 ) -> Any:  # fmt: skip
-    """`data` with `axis` resized from sizes[0] to sizes[1] elements; `region`: its start and end in the data,
-    as fractions of the axis."""
+    """`data` with `axis` resized from sizes[0] to sizes[1] elements.
+
+    `region`: its start and end in the data, as fractions of the axis.
+    """
     old, new = sizes
     indices, weights, outside = weight_table(old, new, scale, rule, region)
     dtype = str(data.ty.dtype)

@@ -112,8 +112,9 @@ def microsoft_rotary_embedding(body: Body) -> list[str]:
 
 
 def _streams(body: Body, half: int) -> list[int]:
-    """For each of the `half` columns of MRotaryEmbedding's angles, which positions it uses: 0, 1 or 2 (time,
-    height, width).
+    """For each of the `half` columns of MRotaryEmbedding's angles, the positions that it uses.
+
+    0, 1 or 2: time, height, width.
 
     Raises ValueError for sections that do not make `half` columns.
     """

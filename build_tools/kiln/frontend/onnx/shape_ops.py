@@ -305,10 +305,7 @@ def _clamped(end: Extent, size: Extent, most: Extent, symbols: Symbols, least: i
         return symbols.simplify(larger(least, size + end))
     if not symbols.holds(end >= 0):
         raise ValueError(f"an end of a slice, {end}, is negative for some sizes only")
-    for smaller_end, greater in (
-        (end, most),
-        (most, end),
-    ):  # an expression without a minimum where one is known
+    for smaller_end, greater in ((end, most), (most, end)):  # no minimum where the smaller one is known
         if symbols.holds(int64_of(smaller_end) <= int64_of(greater)):
             return symbols.simplify(smaller_end)
     return symbols.simplify(smaller(end, most))

@@ -279,8 +279,9 @@ def embedding_lookup(node: TfliteOperands) -> Any:
 
 
 def quantize(node: TfliteOperands) -> Any:
-    """QUANTIZE of int16 to int32, in 64-bit integers: float32 cannot hold the results. TVM converts other
-    types.
+    """QUANTIZE of int16 to int32, in 64-bit integers: float32 cannot hold the results.
+
+    TVM converts other types.
 
     A value is multiplied by the ratio of the scales, of 31 bits, with one rounding.
     """

@@ -44,8 +44,9 @@ def _product(a: Expr, b: Expr | int) -> Expr:
 
 
 def _of_quarter(lowest: Any, bits: int, apply: Callable[..., Any] = each) -> Any:
-    """exp(lowest) with 15 fractional bits; `lowest`: 16-bit fixed-point numbers from -1/4 to 0 with `bits`
-    integer bits.
+    """exp(lowest) with 15 fractional bits.
+
+    `lowest`: 16-bit fixed-point numbers from -1/4 to 0 with `bits` integer bits.
 
     apply: calls its first argument with the elements of the others: `each`, or a function of numpy's arrays.
     """

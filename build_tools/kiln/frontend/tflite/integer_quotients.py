@@ -69,8 +69,10 @@ def _shifted(x: Expr, bits: Expr) -> Expr:
 
 
 def inverse_of_half(half: Any) -> Any:
-    """1 / (2 half) with 31 fractional bits, at most 2^31 - 1; `half` is from 1/2 to 1, with 31 fractional
-    bits."""
+    """1 / (2 half) with 31 fractional bits, at most 2^31 - 1.
+
+    `half`: from 1/2 to 1, with 31 fractional bits.
+    """
     x = each(lambda h: i32(NEWTON) + high_product(h, i32(NEWTON_SLOPE)), half, name="newton")
     for _ in range(3):
         rest = each(lambda h, v: i32(_ONE) - high_product(h, v), half, x, name="rest")
@@ -138,8 +140,7 @@ def _broadcast(*shapes: Any) -> list[Any]:
 
 
 def _at(tensor: Any, at: tuple[Expr, ...]) -> Expr:
-    """The element of a tensor that broadcasts (with missing axes, or axes of size 1) for an index of the
-    result."""
+    """The element of a tensor, whose missing axes and axes of size 1 broadcast, at an index of the result."""
     own = at[len(at) - len(tensor.shape) :]
     first = tirx.IntImm("int64", 0)
     return tensor(*(first if is_one(size) else index for size, index in zip(tensor.shape, own, strict=True)))

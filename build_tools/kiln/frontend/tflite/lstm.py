@@ -204,8 +204,10 @@ class LstmLayer:
 
 
 def basic_lstm(node: TfliteOperands, code: int) -> Any:
-    """LSTM of the basic kernel: inputs data, activation, weights, bias, cell; results activation, cell, two
-    scratch tensors, and the next states. The gates are: input, cell, forget, output.
+    """LSTM of the basic kernel, whose gates are: input, cell, forget, output.
+
+    Inputs: data, activation, weights, bias, cell. Results: activation, cell, two scratch tensors, and the
+    next states.
 
     Raises ValueError for integers and for another activation than TANH.
     """  # fmt: skip

@@ -110,9 +110,9 @@ def _pooled(x: Any, *, options: bytes) -> Any:
     top = reference.window_padding(height, rows, down, high)
     left = reference.window_padding(width, columns, across, wide)
     below = max(0, (high - 1) * down + rows - height - top)
-    beside = max(0, (wide - 1) * across + columns - width - left)
+    right = max(0, (wide - 1) * across + columns - width - left)
     least = float(np.finfo(np.float32).min)
-    data = op.nn.pad(x, [0, 0, top, below, left, beside, 0, 0], pad_value=least)
+    data = op.nn.pad(x, [0, 0, top, below, left, right, 0, 0], pad_value=least)
     shape = relax.ShapeExpr([batch, high, wide, channels])
     best, position_of_best = (
         op.full(shape, _f32(least), "float32"),
@@ -226,7 +226,7 @@ def _sampled(
     sample_points = op.minimum(op.maximum(sample_points, _f32(0)), limits)
     first = op.floor(sample_points)
     fractions = op.permute_dims(op.subtract(sample_points, first))  # [places, 2]
-    beside, under = (op.strided_slice(fractions, [1], [axis], [axis + 1]) for axis in range(2))
+    x_part, y_part = (op.strided_slice(fractions, [1], [axis], [axis + 1]) for axis in range(2))
     corner_indices = op.astype(first, "int64")
     left, top = (
         op.reshape(op.strided_slice(corner_indices, [0], [axis], [axis + 1]), [height * width])
@@ -238,11 +238,10 @@ def _sampled(
 
     def row(along: Any) -> Any:
         line = op.multiply(along, const(wide, "int64"))
-        ends = (op.take(flat, op.add(line, column), 0, mode="clip") for column in (left, right))
-        near, far = ends
-        return op.add(op.multiply(op.subtract(_f32(1), beside), near), op.multiply(beside, far))
+        near, far = (op.take(flat, op.add(line, column), 0, mode="clip") for column in (left, right))
+        return op.add(op.multiply(op.subtract(_f32(1), x_part), near), op.multiply(x_part, far))
 
-    samples = op.add(op.multiply(under, row(below)), op.multiply(op.subtract(_f32(1), under), row(top)))
+    samples = op.add(op.multiply(y_part, row(below)), op.multiply(op.subtract(_f32(1), y_part), row(top)))
     samples = op.where(op.greater(inside, const(0, "int8")), samples, _f32(0))
     return op.reshape(samples, [1, height, width, channels])
 

@@ -17,8 +17,7 @@ NONE = (-1,)  # a list that the options do not have
 
 
 def transposed_padding(size: int, length: int, stride: int, same: bool) -> int:
-    """Rows or columns that a transposed convolution of `size` with padding SAME crops, at both ends
-    together."""
+    """Rows or columns that a transposed convolution of `size` with padding SAME crops, at both ends."""
     return max(0, length - (size - 1) % stride - 1) if same else 0
 
 
@@ -75,8 +74,10 @@ def max_pooling_with_argmax(x: Array, *, options: bytes) -> tuple[Array, Array]:
 
 
 def max_unpooling(x: Array, indices: Array, *, options: bytes) -> Array:
-    """MaxUnpooling2D: each element at its position in its window, zeros elsewhere; the last of two at one
-    position."""
+    """MaxUnpooling2D: each element at its position in its window, zeros elsewhere.
+
+    The last of several at one position.
+    """
     _, across, down, columns, rows = np.frombuffer(options[:20], "<i4").tolist()
     batch, height, width, channels = x.shape
     result = np.zeros((batch, height * rows, width * columns, channels), np.float32)
@@ -126,12 +127,12 @@ def transform_tensor(
     )
     left, top = (np.where(inside, np.floor(value), 0).astype(np.int64) for value in sample_points)
     right, below = np.minimum(left + 1, wide - 1), np.minimum(top + 1, high - 1)
-    beside = np.where(inside, sample_points[0] - left, 0).astype(np.float32)[..., None]
-    under = np.where(inside, sample_points[1] - top, 0).astype(np.float32)[..., None]
+    x_part = np.where(inside, sample_points[0] - left, 0).astype(np.float32)[..., None]
+    y_part = np.where(inside, sample_points[1] - top, 0).astype(np.float32)[..., None]
     image = x[0]
-    upper = (1 - beside) * image[top, left] + beside * image[top, right]
-    lower = (1 - beside) * image[below, left] + beside * image[below, right]
-    return np.where(inside[..., None], under * lower + (1 - under) * upper, 0).astype(np.float32)[None]
+    upper = (1 - x_part) * image[top, left] + x_part * image[top, right]
+    lower = (1 - x_part) * image[below, left] + x_part * image[below, right]
+    return np.where(inside[..., None], y_part * lower + (1 - y_part) * upper, 0).astype(np.float32)[None]
 
 
 def _turned(angle: Any) -> Array:

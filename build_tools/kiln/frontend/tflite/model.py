@@ -70,7 +70,7 @@ def _load(
     source: bytes | None = None,
     unrolling: Unrolling = Unrolling.NONE,
 ) -> Imported:
-    """`source`, `unrolling`: see `SizedFile`."""
+    """Import `rewritten`, a file without control flow; `source`, `unrolling`: as of a `SizedFile`."""
     stateful = stateful_of(path, rewritten)
     model = tflite.Model.GetRootAsModel(stateful.content, 0)
     graph = model.Subgraphs(0)

@@ -34,8 +34,10 @@ def densify(node: TfliteOperands) -> Any:
 
 
 def dequantize(node: TfliteOperands) -> Any:
-    """DEQUANTIZE of float16 and quantised constants, which TVM 0.27 does not find; it converts other
-    inputs. A single number becomes a constant: converters read it, as the value of a PADV2."""
+    """DEQUANTIZE of float16 and quantised constants, which TVM 0.27 does not find; it converts others.
+
+    A single number becomes a constant: converters read it, as the value of a PADV2.
+    """
     held = node.array(0)
     if node.dtype(0) == "float16":
         is_number = held is not None and held.size == 1
@@ -248,8 +250,10 @@ def cumsum(node: TfliteOperands) -> Any:
 
 
 def one_hot(node: TfliteOperands) -> Any:
-    """ONE_HOT of quantised values, which LiteRT copies as they are stored, and of computed ones; constants
-    of other types are left to TVM."""
+    """ONE_HOT of quantised values, which LiteRT copies as they are stored, and of computed ones.
+
+    Constants of other types are left to TVM.
+    """
     if node.inputs[2].qnn_params is None and not any(node.array(index) is None for index in (2, 3)):
         return None
     rank, depth = len(node.shape(0)) + 1, int(node.constant_array(1).item())

@@ -85,9 +85,8 @@ class _Graph:
         self._check(names, initial)
         graph = self._graph
         for name in [name for name in names if self._now[name] == self._first[name]]:
-            make_constant(
-                self._schema, self._model, graph.tensors[self._first[name]], initial[name]
-            )  # never assigned: a constant
+            # A variable that is never assigned is a constant.
+            make_constant(self._schema, self._model, graph.tensors[self._first[name]], initial[name])
             names.remove(name)
         outputs = [self._same.get(index, index) for index in indices(graph.outputs)]
         graph.operators = operators

@@ -144,9 +144,9 @@ def transpose_conv(node: TfliteOperands) -> Any:
     sizes = node.shape(2)[1:3]
     full_sizes = [(size - 1) * s + k for size, s, k in zip(sizes, strides, kernel, strict=True)]
     # The part of the full result from (top, left) on is taken; rows beyond the result are the bias alone.
-    below, beside = max(top + height - full_sizes[0], 0), max(left + width - full_sizes[1], 0)
-    cropped = [top, left, full_sizes[0] + below - top - height, full_sizes[1] + beside - left - width]
-    if below or beside:
+    below, right = max(top + height - full_sizes[0], 0), max(left + width - full_sizes[1], 0)
+    cropped = [top, left, full_sizes[0] + below - top - height, full_sizes[1] + right - left - width]
+    if below or right:
         cropped = [0, 0, 0, 0]
     transpose = partial(
         op.nn.conv2d_transpose, strides=strides, padding=cropped, data_layout="NCHW", kernel_layout="IOHW"
@@ -156,8 +156,8 @@ def transpose_conv(node: TfliteOperands) -> Any:
         data = node.emit(op.permute_dims(values, [0, 3, 1, 2]))
         result = node.emit(transpose(data, node.emit(weights), **more))
         result = node.emit(op.permute_dims(result, [0, 2, 3, 1]))
-        if below or beside:
-            result = node.emit(op.nn.pad(result, [0, 0, 0, below, 0, beside, 0, 0]))
+        if below or right:
+            result = node.emit(op.nn.pad(result, [0, 0, 0, below, 0, right, 0, 0]))
             result = node.emit(op.strided_slice(result, [1, 2], [top, left], [top + height, left + width]))
         return result
 

@@ -80,8 +80,10 @@ def _table(
 
 
 def _kept(target: Any) -> bool:
-    """Whether the exporter has an operator. Those of torch.fft do not count, as they pad complex numbers,
-    which it cannot."""
+    """Whether the exporter has an operator.
+
+    Those of torch.fft do not count: they pad complex numbers, which it cannot.
+    """
     name = target._schema.name.removeprefix("aten::")
     return name.startswith("_fft_") or name.removeprefix("_") in _KEPT
 

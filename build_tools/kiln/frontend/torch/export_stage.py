@@ -97,7 +97,7 @@ def convert(path: Path, tools: str = "") -> bytes:
     except KilnError as error:
         raise KilnError(f"{path}: {error}") from error
     except Exception as error:  # PyTorch raises exceptions of many types
-        raise KilnError(f"{path}: PyTorch ({tools}) cannot convert it to ONNX: {_told(error)}") from error
+        raise KilnError(f"{path}: PyTorch ({tools}) cannot convert it to ONNX: {_cause_of(error)}") from error
     _check(path, exported.exported_program or program)
     if not model.graph.output:
         raise KilnError(f"{path}: the module returns no tensor; return the results in its forward")
@@ -191,7 +191,7 @@ def _check(path: Path, program: ExportedProgram) -> None:
 _UNKNOWN = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.:]+)', overload='(\w+)'")
 
 
-def _told(error: BaseException) -> str:
+def _cause_of(error: BaseException) -> str:
     """The reason in an exception of the exporter; for missing operators their names."""
     cause: BaseException | None = error
     while cause is not None:

@@ -62,7 +62,7 @@ def open_archive(path: Path) -> Any:
                 program = torch.export.load(str(path))
             break
         except Exception as error:  # PyTorch raises exceptions of many types
-            cause = _told_by_loading(path) or error
+            cause = _logged_reason(path) or error
             operator = _MISSING_OPERATOR.search(str(cause))
             if add_unknown(cause) or (operator and _add_operator(operator[1], operator[2])):
                 continue
@@ -87,8 +87,7 @@ _MISSING_OPERATOR = re.compile(r"failed to resolve torch\.ops\.(\w+)\.(\w+)")
 
 
 def _add_operator(library: str, name: str) -> bool:
-    """Register an operator that PyTorch itself does not have; returns False if Kiln does not know it
-    either."""
+    """Register an operator that PyTorch itself does not have; returns whether it was registered."""
     if (library, name) == ("transformers", "grouped_mm_fallback"):
         return define_fallback()
     if library == LIBRARY:
@@ -102,9 +101,8 @@ def _add_operator(library: str, name: str) -> bool:
     return True
 
 
-def _told_by_loading(path: Path) -> Exception | None:
-    """The reason why an archive cannot be loaded, which torch.export.load only logs; None if no reason was
-    logged."""
+def _logged_reason(path: Path) -> Exception | None:
+    """The reason why an archive cannot be loaded, which torch.export.load only logs; None: it logged none."""
     try:
         from torch.export.pt2_archive._package import load_pt2
 

@@ -54,8 +54,7 @@ def any_length() -> Iterator[None]:
 
 
 def _shaped(torch: ModuleType, computed: Any) -> Any:
-    """A kernel that, inside a trace, only allocates results of the right shapes, and otherwise computes
-    them."""
+    """A kernel that only allocates results of the right shapes inside a trace, and else computes them."""
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
     def kernel(x: Any, hx: Any, *args: Any, **kwargs: Any) -> Any:

@@ -60,8 +60,9 @@ _UNKNOWN = re.compile(
 
 
 def add_unknown(error: BaseException) -> bool:
-    """Register a dict in place of the class that is named in `error`, of loading an archive; returns False if
-    no class is named.
+    """Register a dict in place of the class that `error`, of loading an archive, names.
+
+    Returns False if it names none that is missing.
 
     An archive that another program saved names the classes of its results, such as those of transformers.
     """

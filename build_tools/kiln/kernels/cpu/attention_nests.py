@@ -116,10 +116,10 @@ def read_attention(fused: Fused, ops: Sequence[OpInfo]) -> Attention | None:
     if [param for param in fused.outputs if not param.same_as(last.buffer)] or last is not fused.nests[-1]:
         return None
     operands = _scores_of(fused, product, scores)
-    behind = _values_of(fused, weighted, probabilities)
-    if operands is None or behind is None:
+    weighted_operands = _values_of(fused, weighted, probabilities)
+    if operands is None or weighted_operands is None:
         return None
-    (queries, keys), (values, value_axes, column) = operands, behind
+    (queries, keys), (values, value_axes, column) = operands, weighted_operands
     return Attention(product, scores, queries, keys, weighted, last, values, value_axes, column, guarded)
 
 
@@ -127,8 +127,8 @@ def _is_guard(nests: Sequence[Nest], softmax: Nest) -> bool:
     """Whether `nests` are where(isnan(p), 0, p) for the elements p of `softmax`; 0 may be a parameter."""
     if len(nests) != 2:
         return False
-    asked, chosen = nests[0].value, nests[1].value
-    if not isinstance(asked, Call) or op_name(asked) != "isnan":
+    tested, chosen = nests[0].value, nests[1].value
+    if not isinstance(tested, Call) or op_name(tested) != "isnan":
         return False
     if isinstance(chosen, Call) and op_name(chosen) == "if_then_else":
         condition, yes, no = chosen.args
@@ -139,7 +139,7 @@ def _is_guard(nests: Sequence[Nest], softmax: Nest) -> bool:
     if isinstance(condition, tirx.LT):  # 0 < isnan(p)
         condition = condition.b
     condition = condition.value if isinstance(condition, tirx.Cast) else condition
-    loads = [(asked.args[0], softmax, nests[0]), (condition, nests[0], nests[1]), (no, softmax, nests[1])]
+    loads = [(tested.args[0], softmax, nests[0]), (condition, nests[0], nests[1]), (no, softmax, nests[1])]
     if isinstance(yes, TensorLoad):  # a parameter; lower/attention.py looks at its value
         zero = all(extent(size) == 1 for size in yes.source.shape)
     else:

@@ -146,7 +146,7 @@ def in_lines(conv: Convolution, tile: Tile, machine: Machine) -> tuple[Tile, boo
 _ADDRESSES = 4.5
 # Both on 64-bit ARM, for lines of dynamic length alone: more registers hold addresses. Fewer hold sums where
 # left operands of several steps are loaded together.
-_NEON_SUMS, _NEON_SUMS_BESIDE_LEFTS, _NEON_ADDRESSES = (8, 24), (8, 21), 1.5
+_NEON_SUMS, _NEON_SUMS_WITH_LEFTS, _NEON_ADDRESSES = (8, 24), (8, 21), 1.5
 # Lengths of a line at which tiles are compared.
 _LENGTHS = 256
 
@@ -154,8 +154,8 @@ _LENGTHS = 256
 def _of_dynamic_lines(conv: Convolution, tile: Tile, machine: Machine) -> tuple[Tile, bool]:
     """The tile for lines of dynamic length, and whether each line has tiles of its own."""
     neon = machine.isa == "neon" and machine.registers >= 32
-    beside_lefts = tile.left_steps > 1 and conv.depth % tile.left_steps == 0
-    neon_sums = _NEON_SUMS_BESIDE_LEFTS if beside_lefts else _NEON_SUMS
+    loads_lefts = tile.left_steps > 1 and conv.depth % tile.left_steps == 0
+    neon_sums = _NEON_SUMS_WITH_LEFTS if loads_lefts else _NEON_SUMS
     sums = neon_sums if neon else _SUMS.get(machine.isa)
     if sums is None:
         return tile, False

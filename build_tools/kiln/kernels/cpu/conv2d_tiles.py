@@ -84,8 +84,7 @@ class TileLoops:
         )  # fmt: skip
 
     def _line(self, line: Expr, first_column: Expr, columns: int, group: Expr | None = None) -> None:
-        """Emit the tiles of output line `line`, counted over all images; the other arguments are those of
-        `_tile_at`."""
+        """Emit the tiles of output line `line`, counted over all images; other arguments as of `_tile_at`."""
         conv, line = self.conv, bind(line)
         first_index = line * int64(self.schedule.line_tiles)
         for segment in self.schedule.segments:

@@ -118,8 +118,8 @@ def tile_size(machine: Machine, conv: Convolution) -> tuple[int, int] | None:
     return (columns, rows) if columns > 1 and rows > 1 else None
 
 
-# Loads from the L1 cache per cycle, beside multiply-adds. Measured on a Zen 4: SSE has no fused multiply-add,
-# and a vector of AVX-512 is two loads.
+# Loads from the L1 cache per cycle, in addition to multiply-adds. Measured on a Zen 4: SSE has no fused
+# multiply-add, and a vector of AVX-512 is two loads.
 _LOADS = {"avx2": 2.0, "sse4": 1.5}
 
 

@@ -264,8 +264,7 @@ def make(op: OpInfo, fused: Fused, anchor: Nest, last: Nest, machine: Machine) -
 
 
 def _tile_of(item: Expr, lines: Extent, width: int, tile: Any) -> None:
-    """Call `tile` with the first line and the number of lines of tile `item`; the last tile may have fewer
-    lines."""
+    """Call `tile` with the first line of tile `item` and its number of lines, fewer in the last one."""
     whole = floor_div(lines, width)
     if not is_dynamic(lines) and not lines % width:
         tile(item * int64(width), width)

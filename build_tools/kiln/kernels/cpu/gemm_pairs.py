@@ -11,7 +11,7 @@ Schedule     pmaddwd and an addition, or vpdpwssd, which does both; NEON: smlal.
              int32, where `limit` groups fit, before they are widened:
              - int8 weights: 511 products are less than 2^31.
              - int16 weights, of which the third product may not fit. NEON widens as many products as fit
-               with these weights. On x86, beside the sum modulo 2^32, the upper 16 bits of a few products
+               with these weights. On x86, besides the sum modulo 2^32, the upper 16 bits of a few products
                are added up: of as many as fit 32 bits with these weights, at least of one pair. Together
                they give the exact sum: its difference from 2^16 times the second sum is a number from 0 to
                2^16 for each addition.
@@ -90,7 +90,7 @@ class PairProduct:
 
     @property
     def split(self) -> bool:
-        """Whether the upper bits of the products are added up beside the sums."""
+        """Whether the upper bits of the products are added up separately."""
         return (self.accumulator, self.weights) == ("int64", "int16") and self.group > 1
 
     @property

@@ -63,8 +63,9 @@ class IntegerPacking:
         return GROUP * (self.head_lanes + self.tile.columns) if self.head_lanes else 0
 
     def place_of_vector(self, number: int) -> tuple[int, int]:
-        """The place of a tile's vector `number` of columns: its panel, counted from the tile's first one, and
-        the bytes before it in a group of that panel.
+        """The place of a tile's vector `number` of columns: its panel, and the bytes before it in a group.
+
+        Panels are counted from the tile's first one.
         """
         panel, inside = divmod(number, self.tile.vectors)
         return panel, inside * GROUP * self.tile.lanes

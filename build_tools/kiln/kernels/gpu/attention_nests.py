@@ -1,5 +1,4 @@
-"""Reads fused attention (kiln.lower.attention) in the form that a GPU's kernel computes: operands and
-epilogues.
+"""Reads fused attention (kiln.lower.attention) as a GPU's kernel computes it: operands and epilogues.
 
 The function has four reductions: the scores, the maximum and the sum of the softmax, and the weighted values.
 Between them are nests that compute element by element, and roundings to the precision of the tensors.
@@ -118,7 +117,7 @@ def _divides_by(nest: Nest, total: Nest) -> bool:
 
 
 def _only_other(nest: Nest) -> Any:
-    """The tensor that a reduction reads, beside its own result; None if it is not one."""
+    """The tensor that a reduction reads, besides its own result; None if it is not one."""
     sources = {load.source for load in loads(nest.value) if not load.source.same_as(nest.buffer)}
     return sources.pop() if len(sources) == 1 else None
 

@@ -1,5 +1,4 @@
-"""The tile that a thread block computes on tensor cores, and the number of parts that k is divided into
-(split-k)."""
+"""The tile that a thread block computes on tensor cores, and the parts of k (split-k)."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ TILES = [((2, 2), (1, 1)), ((2, 2), (1, 2)), ((2, 2), (2, 1)), ((2, 2), (2, 2))]
 # Parts of a sum over k: at most MOST_PARTS, each of at least LEAST_STEPS steps of a tile's depth.
 MOST_PARTS, LEAST_STEPS = 32, 4
 # By tests/gpu/issue_model.py for sm_90: cycles of a block outside of its loop; of a second kernel and its
-# launch, and bytes of parts that it reads in one; registers of a thread beside its sums, threads of a block.
+# launch, and bytes of parts that it reads in one; registers of a thread besides its sums, threads of a block.
 _FIXED, _SECOND, _READ = 600, 2300, 1400
 _OTHER_REGISTERS, _THREADS = 48, 128
 PLACES = 3  # most places in shared memory for slices of the operands

@@ -20,7 +20,7 @@ def _text(name: str) -> str:
 
 
 def files_of(source: str) -> list[str]:
-    """The files of this folder that kernels in CUDA C need, beside the instructions that these call."""
+    """The files of this folder that kernels in CUDA C need, besides the instructions that these call."""
     return [name for call, name in _FILES.items() if call in source]
 
 

@@ -1,5 +1,4 @@
-"""Loop nests of fused functions that are matmuls or convolutions: their operands, and tensors that only they
-read."""
+"""Loop nests that are matmuls or convolutions: their operands, and tensors that only they read."""
 
 from __future__ import annotations
 

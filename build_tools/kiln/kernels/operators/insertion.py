@@ -65,8 +65,10 @@ class Insertion:
         item = registers([width], dtype), registers([width], "int32")
 
         def insert(position: Expr, among: int, filled: int) -> None:
-            """Emit the insertion of the element at `position` into a sorted list of `among` elements,
-            `filled` of which are set."""
+            """Emit the insertion of the element at `position` into a sorted list.
+
+            The list has `among` elements, `filled` of which are set.
+            """
             with vector(width) as lane:
                 store(item[0], [lane], load(self.source, self._at(position, first + lane)))
                 store(item[1], [lane], tirx.Cast("int32", position))

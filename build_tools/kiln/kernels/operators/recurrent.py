@@ -121,8 +121,7 @@ class LayerLoops(LayerProducts):
         return activation(self.layer.activations[gate], clipped(value, self.layer.clip))
 
     def _hold(self, at: TaskRows, row: Expr, unit: Expr, number: int, value: Expr) -> Expr:
-        """Store `value` in place of the sum of gate `number`, so that it is computed once; returns the stored
-        value."""
+        """Store `value` in place of gate `number`'s sum, to compute it once; returns the stored value."""
         store(self.buffers["sums"], self.sum(at, row, int64(number * self.hidden) + unit), value)
         return self._gate(at, row, unit, number)
 

@@ -258,7 +258,7 @@ class ThresholdLine:
         blocks = bind(quotient(filled + int64(LANES - 1), LANES))
         ranks, lanes = registers([LANES], "int32"), ramp(int64(0), LANES)
 
-        behind = tirx.Ramp(tirx.IntImm("int32", 0), tirx.IntImm("int32", 1), LANES)
+        lanes = tirx.Ramp(tirx.IntImm("int32", 0), tirx.IntImm("int32", 1), LANES)
 
         def count(before: Expr) -> None:
             store(ranks, [lanes], load(ranks, [lanes]) + tirx.Cast(f"int32x{LANES}", before))
@@ -274,7 +274,7 @@ class ThresholdLine:
                 count(tirx.Or(self._better(x, own), x == own))
             for number in range(LANES):
                 x = tirx.Broadcast(load(self.stored, [first + int64(number)]), LANES)
-                later = behind > tirx.Broadcast(tirx.IntImm("int32", number), LANES)
+                later = lanes > tirx.Broadcast(tirx.IntImm("int32", number), LANES)
                 count(tirx.Or(self._better(x, own), tirx.And(x == own, later)))
             remaining = tirx.max(filled - first - int64(LANES), int64(0))
             with serial(remaining, first + int64(LANES)) as other:

@@ -100,14 +100,14 @@ def _memory_of(command: tuple[str, ...]) -> list[tuple[int, int]]:
         return [(first, end) for first, end in read_json(cache_file)]
     except (KilnError, TypeError, ValueError):
         pass  # not asked before, or not a file of ours
-    ranges = _asked(command)
+    ranges = _memory_ranges(command)
     if ranges:
         with contextlib.suppress(KilnError):  # a cache that cannot be written
             write_json(cache_file, ranges)
     return ranges
 
 
-def _asked(command: tuple[str, ...]) -> list[tuple[int, int]]:
+def _memory_ranges(command: tuple[str, ...]) -> list[tuple[int, int]]:
     """Ask QEMU for the ranges of `_memory_of`. Raises KilnError if QEMU lacks the machine or its CPU."""
     words = ["-display", "none", "-serial", "none", "-monitor", "stdio", "-S"]
     try:
