@@ -136,7 +136,7 @@ class Bundle:
             where = (entry.bucket or "", entry.dims)
             loaded.append(GoldenVector(entry.name, inputs, outputs, entry.outputs, *where))
         if not loaded:
-            raise KilnError(f"{folder / 'golden.json'}: it holds no vector")
+            raise KilnError(f"{folder / 'golden.json'}: it holds no golden vector; build the bundle again")
         return loaded
 
     def runs(self) -> int:

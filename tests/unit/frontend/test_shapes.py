@@ -121,7 +121,13 @@ N: Dims = {"n": (1, 9)}
             """g (float[n,4] x) => (float[?,4] y) {
               s = Shape(x) l = Slice(s, zero, one) e = Sub(l, five) y = Slice(x, zero, e, zero) }""",
             {"zero": [0], "one": [1], "five": [5]},
-            ["Slice", "negative for some sizes only"],
+            ["Slice", "an end of a slice, n - 5, is negative for some sizes only, allowed: for all or none"],
+        ),
+        (
+            """g (float[n,4] x) => (float[?,4] y) {
+              s = Shape(x) l = Slice(s, zero, one) y = Slice(x, zero, five, zero, l) }""",
+            {"zero": [0], "one": [1], "five": [5]},
+            ["Slice", "its step is n, allowed: a fixed number other than 0"],
         ),
         (
             "g (float[n,1] x) => (float[?] y) { y = Squeeze(x) }",
@@ -131,7 +137,7 @@ N: Dims = {"n": (1, 9)}
         (
             "g (float[n,1,48] x) => (float[?,?,?] y) { y = Reshape(x, shape) }",
             {"shape": [16, 4, -1]},
-            ["Reshape", "[16, 4, -1] does not fit", "n * 48 elements with n = 1", "dynamo=True"],
+            ["Reshape", "[16, 4, -1] does not fit", "n * 48 elements with n = 1", "n a multiple of 4"],
         ),
         (
             "g (float[n,4] x) => (float[?,?] y) { y = Expand(x, shape) }",

@@ -136,7 +136,7 @@ def _fits_resize2d(node: Node, shape: Sequence[Extent], coordinates: str) -> boo
         return all(node.symbols.equal(a, b) for a, b in zip(new_sizes[:2], shape[:2], strict=True))
     scales = _scales(node) or []
     if len(scales) != len(shape):
-        raise ValueError(f"{len(scales)} scales for {len(shape)} axes")
+        raise ValueError(f"it has {len(scales)} scales, allowed: {len(shape)}, one for each axis")
     integral = all(
         isinstance(scale, Ratio) or float(_fraction(scale) * size).is_integer()
         for scale, size in zip(scales, shape, strict=True)
@@ -219,7 +219,7 @@ def _stay_unchanged(node: Node, rule: Rule, old: Sequence[Extent]) -> list[bool]
     """
     amounts, noun = (node.known_elements(3), "sizes") if node.has(3) else (_scales(node) or [], "scales")
     if len(amounts) != len(old):
-        raise ValueError(f"{len(amounts)} {noun} for {len(old)} axes")
+        raise ValueError(f"it has {len(amounts)} {noun}, allowed: {len(old)}, one for each axis")
     policy = node.text("keep_aspect_ratio_policy", "stretch")
     if rule.coordinates == "tf_crop_and_resize" or (node.has(3) and policy != "stretch"):
         return [False] * len(old)  # a part of the axis may become as long as the whole
@@ -256,7 +256,7 @@ def _new_sizes_and_scales(
     if not node.has(3):
         scales = [float(scale) for scale in _scales(node) or [] if not isinstance(scale, Ratio)]
         if len(scales) != len(old):
-            raise ValueError(f"{len(scales)} fixed scales for {len(old)} axes")
+            raise ValueError(f"it has {len(scales)} fixed scales, allowed: {len(old)}, one for each axis")
         return [
             math.floor(np.float32(scale) * np.float32(size)) if isinstance(size, int) else size
             for scale, size in zip(scales, old, strict=True)

@@ -54,8 +54,9 @@ def label_encoder(body: Body) -> list[str]:
     otherwise_value = _default(body, values.dtype)
     if len(keys) != len(values):
         raise ValueError(f"it has {len(keys)} keys and {len(values)} values, allowed: one value for each key")
-    if len(np.unique(keys)) != len(keys):
-        raise ValueError("it has a key twice")
+    distinct, counts = np.unique(keys, return_counts=True)
+    if len(distinct) != len(keys):
+        raise ValueError(f"it has the key {distinct[counts.argmax()]} twice, allowed: each key once")
     x, dtype = body.input(0), str(values.dtype)
     if body.dtype(x) != str(keys.dtype):
         raise ValueError(f"its input is {body.dtype(x)}, its keys are {keys.dtype}: allowed is one type")

@@ -154,7 +154,7 @@ def slice_(node: Node) -> Any:
     begin, end, strides = [], [], []
     for axis, first, last, step in zip(axes, starts, ends, steps, strict=True):
         if not isinstance(step, int) or step == 0:
-            raise ValueError(f"a step of {step}")
+            raise _wrong_step(symbols.shown(step))
         size = shape[axis]
         if step > 0:
             low, high = _clamped(first, size, size, symbols), _clamped(last, size, size, symbols)
@@ -176,7 +176,7 @@ def _fixed_slice(data: Any, shape: list[Extent], limits: Iterable[tuple[Any, ...
     dtype = str(data.ty.dtype)
     for axis, first, last, step in limits:
         if step == 0:
-            raise ValueError("a step of 0")
+            raise _wrong_step("0")
         indices = range(int(shape[axis]))[first:last:step]
         sizes[axis] = len(indices)
         if len(indices) < int(shape[axis]) or step != 1:
@@ -224,9 +224,9 @@ def range_(node: Node) -> Any:
     start, stop, step = [node.known_elements(index)[0] for index in range(3)]
     if all(isinstance(number, int) for number in (start, stop, step)):
         return relax.op.arange(*prims([start, stop, step]), dtype)
-    if not isinstance(step, int) or step == 0:
-        raise ValueError(f"a step of {step}")
     symbols = node.symbols
+    if not isinstance(step, int) or step == 0:
+        raise _wrong_step(symbols.shown(step))
     count = _range_length(symbols, start, stop, step)
     if step == 1:
         return relax.op.arange(*prims([start, symbols.simplify(start + count), 1]), dtype)
@@ -261,7 +261,7 @@ def _float_range(node: Node, ends: list[Ratio], dtype: str) -> Any:
     emit, common = node.builder.emit, math.lcm(*(end.bottom for end in ends))
     start, stop, step = (end.top * (common // end.bottom) for end in ends)
     if not isinstance(step, int) or step == 0:
-        raise ValueError(f"a step of {ends[2].top} / {ends[2].bottom}")
+        raise _wrong_step(f"{node.symbols.shown(ends[2].top)} / {ends[2].bottom}")
     count = _range_length(node.symbols, start, stop, step)
     indices = emit(relax.op.astype(emit(relax.op.arange(*prims([0, count, 1]), "int64")), dtype))
     steps = emit(relax.op.multiply(indices, relax.const(step / common, dtype)))
@@ -285,6 +285,10 @@ def tile(node: Node) -> Any:
     return relax.op.reshape(repeated, shape_expr(sizes))
 
 
+def _wrong_step(shown: str) -> ValueError:
+    return ValueError(f"its step is {shown}, allowed: a fixed number other than 0")
+
+
 def _is_number(size: Extent, number: int) -> bool:
     return isinstance(size, int) and size == number
 
@@ -304,7 +308,10 @@ def _clamped(end: Extent, size: Extent, most: Extent, symbols: Symbols, least: i
     if symbols.holds(end < 0):
         return symbols.simplify(larger(least, size + end))
     if not symbols.holds(end >= 0):
-        raise ValueError(f"an end of a slice, {end}, is negative for some sizes only")
+        raise ValueError(
+            f"an end of a slice, {symbols.shown(end)}, is negative for some sizes only, allowed: for all or "
+            "none; give the dimension another range"
+        )
     for smaller_end, greater in ((end, most), (most, end)):  # no minimum where the smaller one is known
         if symbols.holds(int64_of(smaller_end) <= int64_of(greater)):
             return symbols.simplify(smaller_end)
@@ -323,7 +330,8 @@ def _broadcast(a: Extent, b: Extent, symbols: Symbols) -> Extent:
         return a if _is_number(b, -1) else b
     if _is_number(b, 1) or symbols.equal(a, b):
         return a
-    raise ValueError(f"sizes {a} and {b} do not broadcast for all sizes of the dimensions")
+    shown = " and ".join(map(symbols.shown, (a, b)))
+    raise ValueError(f"sizes {shown} do not broadcast for all sizes of the dimensions")
 
 
 CONVERTERS: dict[str, Callable[[Node], Any]] = {

@@ -71,7 +71,9 @@ class IndexConverter(OwnConverter):
         """SCATTER_ND: slices added to a tensor of zeros. Raises ValueError for a computed shape."""
         indices, updates, shape = self.get_input_tensors(op)
         if self.has_expr(shape.tensor_idx):
-            raise ValueError("its shape is computed by the graph")
+            raise ValueError(
+                "its shape is computed by the graph, allowed: a constant; export it with fixed sizes"
+            )
         sizes = [int(size) for size in self.get_tensor_value(shape)]
         clamped = self._indices(indices, self._indexed_sizes(indices, sizes))
         new = self.get_tensor_expr(updates)

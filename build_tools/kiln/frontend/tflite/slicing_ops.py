@@ -155,7 +155,7 @@ def _part(options: Any, number: int, axis: int, size: int, entry: tuple[int, int
     """
     step = entry[2]
     if step == 0:
-        raise ValueError("a step of 0")
+        raise ValueError(f"its step along axis {axis} is 0, allowed: other numbers")
     first, last = (limit + size if limit < 0 else limit for limit in entry[:2])
     whole_begin, whole_end = options.BeginMask() >> number & 1, options.EndMask() >> number & 1
     if step < 0:

@@ -4,7 +4,7 @@ Computation  y[n,h,w,c] = f(sum x[n, h s + i d, w s + j d, c] * k[i,j,0,c]), f =
 Packing      none: [KH,KW,1,C] is already read in order.
 Schedule     The output is cut into tiles of pixels, of one row (strips) or a few; for each vector of channels
              the tile's sums stay in registers, and an input value that several pixels share is loaded once.
-             ChannelRange are the inner loop, over a chunk of channels for which the lines of x that an output
+             Channels are the inner loop, over a chunk of channels for which the lines of x that an output
              row reads stay in the L1 cache until the next row reads them. Tasks are the rows of tiles of
              each chunk. depthwise_tile.py emits the tiles. Of integers, a vector of channels has two
              registers of sums on ARM and RISC-V, which add products of 8 or 16 bits to them (`_doubled`).
