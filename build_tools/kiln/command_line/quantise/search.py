@@ -61,14 +61,15 @@ def snr_db(got: Sequence[Array], want: Sequence[Array]) -> float:
 def sensitivity(quantiser: Quantiser, measure: Measure, folder: Path) -> list[tuple[str, float]]:
     """Nodes and the SNR of a model in which only that node is quantised, most sensitive first.
 
-    Nodes whose operands stay in float, or are exact in 8 bits, are left out.
+    Nodes whose operands stay in float, or are exact in 8 bits, are left out. The SNR is -inf where the node
+    makes infinities or NaN, as a divisor does whose least numbers are rounded to 0.
     """
     path = folder / "one_node.onnx"
     snrs = []
     for name in quantiser.choices():
         quantiser.write(path, only=[name])
         snrs.append((name, measure(path).snr))
-    return sorted(((name, snr) for name, snr in snrs if np.isfinite(snr)), key=lambda entry: entry[1])
+    return sorted(((name, snr) for name, snr in snrs if snr < np.inf), key=lambda entry: entry[1])
 
 
 def search(

@@ -4,6 +4,7 @@ Inner tensors   those inside an elementwise expression of one tensor, such as GE
                 x * sigmoid(x): rounding there adds noise and saves nothing, since the expression is one table
 Scores          from a product of activations to a Softmax, with scaling and mask between: exponentials of
                 rounded scores, and masks of -10000, need more than 8 bits
+Divisors        a divisor that is rounded to 0 makes infinities, and small ones have large errors
 Unbounded       those with infinite elements or NaN, as masks of -inf have: no range of theirs has levels
 """
 
@@ -69,6 +70,7 @@ IN_FLOATS = frozenset(
         "LpNormalization",
     )
 )
+_DIVISORS = {"Div": 1, "Log": 0, "Reciprocal": 0}  # the operand that may not be rounded to 0
 _MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Expand"})
 
 
@@ -111,12 +113,24 @@ def _product(graph: OnnxGraph, node: Any) -> str:
 
 
 def float_operands(graph: OnnxGraph) -> set[str]:
-    """Tensors that are read in floats alone: by Softmax, normalisations, sums and factors before these."""
+    """Tensors that are read in floats alone: by Softmax, normalisations, sums and factors before these, and
+    as divisors."""
     names: set[str] = set()
     for node in graph.nodes:
         if node.op_type in IN_FLOATS:
             _collect(graph, node.input[0], names)
+        elif node.op_type in _DIVISORS:
+            divisor = node.input[_DIVISORS[node.op_type]]
+            _collect(graph, divisor, names)
+            if _is_elementwise_alone(graph, divisor):
+                names.add(divisor)
     return names
+
+
+def _is_elementwise_alone(graph: OnnxGraph, name: str) -> bool:
+    """Whether a computed tensor, no output of the model, is read by elementwise operators alone."""
+    readers = {reader.op_type for reader, _ in graph.readers.get(name, ())}
+    return name in graph.producer and name not in graph.outputs and readers <= ELEMENTWISE
 
 
 def _collect(graph: OnnxGraph, name: str, found: set[str]) -> None:
