@@ -20,6 +20,8 @@ _LOCATION_KEY = (
     b"location"  # every external tensor has this key; onnx is imported only for files that contain it
 )
 
+_LARGEST = 1 << 31  # bytes; protobuf writes and reads less
+
 
 def external_files(path: Path) -> list[Path]:
     """The files with weights of the model `path`, sorted by name; the model need not be valid.
@@ -49,19 +51,33 @@ def write_whole(path: Path, out: Path) -> bool:
                 f"{path}: its weights are in {name!r}, which is not in its folder: put that file next to it, "
                 "as the exporter wrote it, or export the model with its weights inside"
             )
+    _refuse_large(path, model)
     try:
         load_external_data_for_model(model, str(path.parent))
     except Exception as error:  # ONNX's checker, the file system and NumPy raise different classes
         reason = _cut_off(model, path.parent) or str(error).splitlines()[0]
         raise KilnError(f"{path}: cannot read its weights: {reason}") from error
-    try:
-        content = model.SerializeToString()
-    except Exception as error:  # the class depends on protobuf's implementation
-        raise KilnError(
-            f"{path}: with its weights it takes {model.ByteSize():,} bytes, allowed: less than 2 GiB"
-        ) from error
-    atomic_write(out, content)
+    atomic_write(out, model.SerializeToString())
     return True
+
+
+def _refuse_large(path: Path, model: onnx.ModelProto) -> None:
+    """Raise KilnError for a model that one file cannot hold, before its weights are read.
+
+    Protobuf's limit is 2 GiB. Damaged entries count as nothing here: reading the weights reports them.
+    """
+    size = path.stat().st_size
+    for tensor in _tensors(model.graph):
+        if tensor.data_location == tensor.EXTERNAL:
+            about = {item.key: item.value for item in tensor.external_data}
+            length = str(about.get("length", ""))
+            whole = (path.parent / about["location"]).stat().st_size if "location" in about else 0
+            size += min(int(length), whole) if length.isdecimal() else whole
+    if size >= _LARGEST:
+        raise KilnError(
+            f"{path}: with its weights it takes {size:,} bytes, allowed: less than 2 GiB, ONNX's limit for "
+            "one file: export it with weights of 16, 8 or 4 bits, or in parts"
+        )
 
 
 def _cut_off(model: onnx.ModelProto, folder: Path) -> str:

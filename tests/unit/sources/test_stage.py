@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -110,6 +111,19 @@ def test_weights_that_are_not_beside_the_model(tmp_path: Path, capsys: pytest.Ca
     error = capsys.readouterr().err
     assert f"{path}: its weights are in '{second.name}', which is not in its folder: put that" in error
     assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_of_more_than_one_file_can_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Protobuf raised an error of its own, after all weights had been read."""
+    path, _ = with_weights_beside(tmp_path)
+    model = onnx.load(path, load_external_data=False)
+    del model.graph.initializer[0].external_data[1:]  # the offset and the length, which are optional
+    path.write_bytes(model.SerializeToString())
+    os.truncate(tmp_path / model.graph.initializer[0].external_data[0].value, 1 << 31)
+    assert run(tmp_path, path) == 2
+    assert re.search(r"net.onnx: with its weights it takes 2,147,48\d,\d+ bytes, allowed: less than 2 GiB",
+                     capsys.readouterr().err)  # fmt: skip
     assert not (tmp_path / "out").exists()
 
 

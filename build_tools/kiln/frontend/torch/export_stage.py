@@ -116,7 +116,8 @@ def convert(path: Path, tools: str = "") -> bytes:
         return bytes(model.SerializeToString(deterministic=True))
     except Exception as error:  # the class depends on protobuf's implementation
         raise KilnError(
-            f"{path}: as an ONNX file it takes 2 GiB or more, which one file cannot hold"
+            f"{path}: as an ONNX file it takes 2 GiB or more, which one file cannot hold: give the module "
+            "weights of 16 bits, such as model.half(), or export it in parts"
         ) from error
 
 
