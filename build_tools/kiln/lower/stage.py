@@ -8,7 +8,7 @@ from kiln.byoc.passes import external_passes
 from kiln.config import Target
 from kiln.config.records import read
 from kiln.config.slice_records import LowerConfig
-from kiln.files import atomic_dir, atomic_write, read_json, write_json
+from kiln.files import atomic_dir, read_json, write_json
 from kiln.lower import arithmetic, target_check
 from kiln.lower.cases import cases_of
 from kiln.lower.packings_stage import packings_of
@@ -67,7 +67,7 @@ def run(args: LowerStage) -> None:
         arithmetic.require_quantised(marked, config.name)
     with atomic_dir(args.out) as folder:
         store.save_functions(texts, folder)
-        atomic_write(folder / "params.safetensors", tensors.save(values))
+        tensors.save(values, folder / "params.safetensors")
         bucket = LoweredBucket(
             cases=cases,
             threads=threads,

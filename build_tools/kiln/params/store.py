@@ -21,6 +21,15 @@ from kiln.params import tensors as tensorfile
 Tensors = tensorfile.Tensors
 
 
+def array_of(tensor: Any) -> npt.NDArray[Any]:
+    """The elements of a TVM tensor, which are not to be changed: its own memory, where NumPy has the type."""
+    if str(tensor.dtype) == "bfloat16":
+        return np.asarray(tensor.numpy())
+    array = np.from_dlpack(tensor)
+    array.setflags(write=False)
+    return array
+
+
 @mutator
 class _ConstantSplitter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
     """Replaces every constant that is not a scalar by a variable; equal tensors become one variable."""
@@ -29,13 +38,13 @@ class _ConstantSplitter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is un
         super().__init__(module)
         self.tensors: Tensors = {}
         self.variables: list[Any] = []
-        self._known: dict[tuple[str, tuple[int, ...], bytes], Any] = {}
+        self._known: dict[tuple[str, tuple[int, ...], str], Any] = {}
 
     def visit_generic_const_(self, op: Any) -> Any:
-        value = op.value.numpy()
+        value = array_of(op.value)
         if value.ndim == 0:
             return op
-        key = (str(value.dtype), value.shape, value.tobytes())
+        key = (str(value.dtype), value.shape, digest(value))
         if key not in self._known:
             name = f"p{len(self.variables)}"
             variable = relax.Var(name, relax.TensorType(value.shape, str(value.dtype)))
@@ -77,14 +86,14 @@ def split_into(params: Tensors) -> Callable[[tvm.IRModule], tvm.IRModule]:
 
 def digest(value: npt.NDArray[Any]) -> str:
     """SHA-256 of the bytes of a parameter, in hexadecimal."""
-    return hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+    return hashlib.sha256(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data).hexdigest()
 
 
 def save(mod: tvm.IRModule, directory: str | Path) -> None:
     """Write module.json and params.safetensors into `directory`. Raises KilnError when writing fails."""
     module, tensors = split(mod)
     directory = Path(directory)
-    atomic_write(directory / "params.safetensors", tensorfile.save(tensors))
+    tensorfile.save(tensors, directory / "params.safetensors")
     atomic_write(directory / "module.json", tvm.ir.save_json(module))
 
 
@@ -119,7 +128,8 @@ def load(directory: str | Path) -> tvm.IRModule:
     directory = Path(directory)
     try:
         module = from_text((directory / "module.json").read_text(encoding="utf-8"))
-        tensors = tensorfile.load((directory / "params.safetensors").read_bytes())
+        pairs = tensorfile.each(directory / "params.safetensors")
+        tensors = {name: tvm.runtime.tensor(value) for name, value in pairs}
         main = module["main"]
         stored = list(main.params)[int(main.attrs["num_input"]) :] if tensors else []
     except OSError as error:
@@ -130,6 +140,6 @@ def load(directory: str | Path) -> tvm.IRModule:
     if missing:
         raise KilnError(f"{directory}: not a module written by Kiln: no tensor for parameter {missing[0]}")
     # By variable, not by name as BindParams does: an input of the user's may be called p0 too.
-    bound = {variable: tvm.runtime.tensor(tensors[variable.name]) for variable in stored}
+    bound = {variable: tensors[variable.name] for variable in stored}
     module["main"] = main.bind_params(bound)
     return module

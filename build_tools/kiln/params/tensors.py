@@ -1,37 +1,46 @@
-"""Tensors by name in a safetensors file, with bfloat16, which the package's reader for NumPy refuses."""
+"""Tensors by name in a safetensors file, without a copy of all of them in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import safetensors
-from safetensors.numpy import save as _save
+from safetensors.numpy import save_file
+
+from kiln.errors import KilnError
+from kiln.files import set_mode
 
 Tensors = dict[str, npt.NDArray[Any]]
-_TYPES: dict[str, Any] = {
-    "BOOL": np.bool_,
-    "F16": np.float16,
-    "BF16": ml_dtypes.bfloat16,
-    "F32": np.float32,
-    "F64": np.float64,
-    **{f"I{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
-    **{f"U{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
-}
 
 
-def save(tensors: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """The content of a safetensors file with `tensors`, which need not be contiguous."""
-    content: bytes = _save({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()})
-    return content
+def save(tensors: Mapping[str, npt.NDArray[Any]], path: Path) -> None:
+    """Write a safetensors file with `tensors`, which need not be contiguous; bfloat16 is among their types.
+
+    Equal tensors make equal bytes. Raises KilnError where the file cannot be written.
+    """
+    dense = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
+    try:
+        save_file(dense, path)
+        with path.open("rb+") as stream:
+            os.fsync(stream.fileno())
+        set_mode(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        size = sum(tensor.nbytes for tensor in dense.values())
+        raise KilnError(f"{path}: cannot write {size} bytes: {error}") from error
 
 
-def load(content: bytes) -> Tensors:
-    """Inverse of `save`: tensors by name. Raises safetensors.SafetensorError if `content` is damaged."""
-    return {
-        name: np.frombuffer(entry["data"], _TYPES[entry["dtype"]]).reshape(entry["shape"])
-        for name, entry in safetensors.deserialize(content)  # type: ignore[no-untyped-call]
-    }
+def load(path: Path) -> Tensors:
+    """Inverse of `save`. Raises OSError or safetensors.SafetensorError if the file is damaged or missing."""
+    return dict(each(path))
+
+
+def each(path: Path) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """The tensors of a file with their names, read one after the other. Raises as `load` does."""
+    with safetensors.safe_open(path, framework="numpy") as content:
+        for name in content.keys():  # noqa: SIM118  # it is no dictionary
+            yield name, content.get_tensor(name)

@@ -72,7 +72,7 @@ def run(args: PlanStage) -> None:
     lowered = [
         LowerResult(
             read(LoweredBucket, folder / "steps.json"),
-            tensors.load((folder / "params.safetensors").read_bytes()),
+            tensors.load(folder / "params.safetensors"),
         )
         for folder in args.sources
     ]

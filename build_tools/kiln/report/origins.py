@@ -108,12 +108,12 @@ def source_nodes(path: Path) -> list[SourceNode]:
 def _onnx_nodes(path: Path) -> Iterator[SourceNode]:
     import onnx
 
-    from kiln.frontend.onnx.inference import infer_shapes
+    from kiln.frontend.onnx.inference import infer_types
 
     model = onnx.load(path, load_external_data=False)
     try:
-        graph = infer_shapes(model).graph
-    except Exception:  # a model that only Kiln's own inference understands, or one of more than 2 GB
+        graph = infer_types(model).graph
+    except Exception:  # a model that only Kiln's own inference understands
         graph = model.graph
     elements_of = {}
     for value in (*graph.value_info, *graph.output):

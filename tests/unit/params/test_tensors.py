@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors
+from kiln.errors import KilnError
 from kiln.params import store, tensors
 from tvm import relax
 
@@ -17,21 +18,26 @@ TYPES = [
 ]  # fmt: skip
 
 
-def test_every_type_comes_back() -> None:
+def test_every_type_comes_back(tmp_path: Path) -> None:
     given = {str(np.dtype(kind)): np.arange(6).reshape(2, 3).astype(kind).T for kind in TYPES}
     given["none"] = np.zeros((0, 4), np.float32)
     given["scalar"] = np.array(3.5, np.float32)
-    arrays = tensors.load(tensors.save(given))
+    tensors.save(given, tmp_path / "t")
+    arrays = tensors.load(tmp_path / "t")
     assert set(arrays) == set(given)
     for name, value in arrays.items():
         assert value.dtype == given[name].dtype and value.shape == given[name].shape, name
         np.testing.assert_array_equal(value, given[name])
 
 
-def test_damaged_content() -> None:
-    content = tensors.save({"a": np.ones(4, np.float32)})
+def test_damaged_content(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    tensors.save({"a": np.ones(4, np.float32)}, path)
+    path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(safetensors.SafetensorError):
-        tensors.load(content[:-1])
+        tensors.load(path)
+    with pytest.raises(KilnError, match=r"missing/t: cannot write 4 bytes: .*No such file or directory"):
+        tensors.save({"a": np.ones(1, np.float32)}, tmp_path / "missing" / "t")
 
 
 def test_input_with_the_name_of_a_stored_tensor(tmp_path: Path) -> None:

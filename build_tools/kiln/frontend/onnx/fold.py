@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import onnx
 from onnx import helper, numpy_helper
@@ -18,7 +17,7 @@ from kiln.errors import KilnError
 from kiln.frontend.importer import one_line
 from kiln.frontend.onnx import order
 from kiln.frontend.onnx.attributes import graphs_in
-from kiln.frontend.onnx.inference import infer_shapes
+from kiln.frontend.onnx.inference import declare_shapes
 from kiln.frontend.onnx.inferred_sizes import repair
 from kiln.frontend.onnx.plain_session import plain_session
 from kiln.frontend.onnx.predict import Prediction
@@ -29,9 +28,10 @@ Sizes = Mapping[str, Sequence[int | str]]
 
 
 def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.ModelProto:
-    """Fold the constants of `model` and infer all shapes.
+    """`model` with its constants folded and all shapes inferred.
 
-    Changes nodes of `model` as `repair` does, and removes the shapes that graphs inside of nodes declare.
+    Changes `model`, too, so that its weights are in memory once: nodes as `repair` does, the shapes of inputs
+    to `sizes`, and all other shapes, which may be wrong then, are removed.
 
     `sizes`: shapes of the inputs, as numbers and as names of symbolic sizes.
 
@@ -42,40 +42,32 @@ def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.Model
     import onnxsim  # it starts a thread, which a process that forks must not have
 
     _forget_inner_shapes(model.graph)
-    opened = _with_input_shapes(model, sizes)
-    _replace_nodes(model, *repair(opened))
-    prediction = Prediction(path, opened)
-    prediction.walk(opened.graph)
-    no_elements = _joins_without_elements(opened, prediction)
-    for changed in (model, opened):
-        _replace_nodes(changed, no_elements, [])
-    fixed = all(isinstance(size, int) for shape in sizes.values() for size in shape)
-    shapes = {name: list(shape) for name, shape in sizes.items()}
-    # Nothing here registers an operator with onnx, and onnxsim's search for such operators takes 20 ms.
-    options: dict[str, Any] = {"import_custom_schemas": False}
+    _set_input_shapes(model.graph, sizes)
+    repair(model)
+    prediction = Prediction(path, model)
+    prediction.walk(model.graph)
+    _replace_nodes(model, _joins_without_elements(model, prediction))
     with quiet_output():  # onnxsim reports every node that it cannot run
         try:
-            if fixed:
-                folded, _ = onnxsim.simplify(model, overwrite_input_shapes=shapes, **options)
-            else:
-                folded, _ = onnxsim.simplify(opened, **options)
+            # Nothing here registers an operator with onnx, and onnxsim's search for such operators takes
+            # 20 ms.
+            folded, _ = onnxsim.simplify(model, import_custom_schemas=False)
         except Exception:  # onnxsim's C++ core raises exceptions of many types
-            folded = _fold_by_runtime(opened, prediction)
+            folded = _fold_by_runtime(model, prediction)
         del folded.graph.value_info[:]  # a file may declare other shapes than its nodes have
         for value in folded.graph.output:
             value.type.tensor_type.ClearField("shape")
         try:
-            return infer_shapes(folded, data_prop=True)
+            declare_shapes(folded, data_prop=True)
         except Exception as error:  # ONNX raises exception types of its own
             raise KilnError(f"{path}: cannot infer the ONNX graph's shapes: {one_line(error)}") from error
+        return folded
 
 
-def _with_input_shapes(model: onnx.ModelProto, sizes: Sizes) -> onnx.ModelProto:
-    """`model` with the shapes of its inputs set, and without all other shapes, which may be wrong now."""
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    del result.graph.value_info[:]
-    for value in result.graph.input:
+def _set_input_shapes(graph: onnx.GraphProto, sizes: Sizes) -> None:
+    """Set the shapes of the inputs of `graph`, and remove all other shapes, which may be wrong now."""
+    del graph.value_info[:]
+    for value in graph.input:
         if value.name not in sizes:
             continue
         shape = value.type.tensor_type.shape
@@ -86,10 +78,9 @@ def _with_input_shapes(model: onnx.ModelProto, sizes: Sizes) -> onnx.ModelProto:
                 dim.dim_param = size
             else:
                 dim.dim_value = size
-    for value in result.graph.output:
+    for value in graph.output:
         for dim in value.type.tensor_type.shape.dim:
             dim.Clear()
-    return result
 
 
 def _forget_inner_shapes(graph: onnx.GraphProto) -> None:
@@ -119,15 +110,12 @@ def _joins_without_elements(model: onnx.ModelProto, prediction: Prediction) -> l
     return constants
 
 
-def _replace_nodes(
-    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], weights: Sequence[onnx.TensorProto]
-) -> None:
-    """Replace the nodes of `model` that have the same outputs as `nodes`, and add `weights`."""
+def _replace_nodes(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> None:
+    """Replace the nodes of `model` that have the same outputs as `nodes`."""
     by_output = {node.output[0]: node for node in nodes}
     for node in model.graph.node if nodes else ():
         if node.output[0] in by_output:
             node.CopyFrom(by_output[node.output[0]])
-    model.graph.initializer.extend(weights)
 
 
 def _fold_by_runtime(model: onnx.ModelProto, prediction: Prediction) -> onnx.ModelProto:

@@ -13,6 +13,7 @@ import onnx
 from onnx import helper
 
 from kiln.frontend.onnx.attributes import graphs_in, set_nodes
+from kiln.frontend.onnx.large_weights import take_types, without_large_weights
 from kiln.onnx_domains import is_onnx
 
 # Suffixes of the names of added tensors, after the name of the node's output.
@@ -25,20 +26,33 @@ def infer_shapes(model: onnx.ModelProto, data_prop: bool = False) -> onnx.ModelP
     EyeLike of a tensor that has no type becomes EyeLike of zeros of `dtype` in the sizes of the tensor, which
     is the same. Raises the exceptions of onnx.shape_inference for a graph that is not valid.
     """
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    declare_shapes(result, data_prop)
+    return result
+
+
+def declare_shapes(model: onnx.ModelProto, data_prop: bool = False) -> None:
+    """Declare in `model` itself what `infer_shapes` infers. Raises as it does, and changes nothing then."""
+    take_types(model, infer_types(model, data_prop))
+
+
+def infer_types(model: onnx.ModelProto, data_prop: bool = False) -> onnx.ModelProto:
+    """The result of `infer_shapes` without the elements of large weights."""
+    model = without_large_weights(model)
     if not any(_dtype(node) for nodes in _node_lists(model) for node in nodes):
         return onnx.shape_inference.infer_shapes(model, data_prop=data_prop)
-    without_dtypes, safe = onnx.ModelProto(), onnx.ModelProto()
+    without_dtypes = onnx.ModelProto()
     without_dtypes.CopyFrom(model)
-    safe.CopyFrom(model)
     for nodes in _node_lists(without_dtypes):
         for node in nodes:
             if (dtype := _dtype(node)) is not None:
                 node.attribute.remove(dtype)
     typed = _typed(onnx.shape_inference.infer_shapes(without_dtypes).graph)
-    _repair(safe.graph, typed)
-    for function in safe.functions:
+    _repair(model.graph, typed)
+    for function in model.functions:
         _repair(function, frozenset())
-    return onnx.shape_inference.infer_shapes(safe, data_prop=data_prop)
+    return onnx.shape_inference.infer_shapes(model, data_prop=data_prop)
 
 
 def _dtype(node: onnx.NodeProto) -> onnx.AttributeProto | None:

@@ -20,7 +20,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from kiln.config.sizes import ceil_div
-from kiln.frontend.onnx.inference import infer_shapes
+from kiln.frontend.onnx.inference import infer_types
 from kiln.frontend.onnx.window_pads import windows_rounded_up
 from kiln.onnx_domains import opset_of
 
@@ -39,14 +39,12 @@ class _KnownSizes:
     version: int
 
 
-def repair(model: onnx.ModelProto) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+def repair(model: onnx.ModelProto) -> None:
     """Rewrite, in place, the nodes of `model` whose sizes ONNX infers wrongly.
 
-    The shapes of the inputs must be in `model`. Returns the nodes that were changed and the constants that
-    were added. Nodes with unknown sizes, and nodes in bodies, stay as they are.
+    The shapes of the inputs must be in `model`. Nodes with unknown sizes, and nodes in bodies, stay as they
+    are.
     """
-    changed: list[onnx.NodeProto] = []
-    new: list[onnx.TensorProto] = []
     version = opset_of(model)
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
@@ -59,13 +57,10 @@ def repair(model: onnx.ModelProto) -> tuple[list[onnx.NodeProto], list[onnx.Tens
             added = repaired(node, graph)
             if added is not None:
                 model.graph.initializer.extend(added)
-                new += added
-                changed.append(node)
                 suspects = suspects[position + 1 :]
                 break
         else:
             break
-    return changed, new
 
 
 _Repair = Callable[[onnx.NodeProto, _KnownSizes], "list[onnx.TensorProto] | None"]
@@ -84,7 +79,7 @@ def _suspects(model: onnx.ModelProto, version: int) -> Iterator[tuple[onnx.NodeP
 def inferred_sizes(model: onnx.ModelProto) -> _Sizes:
     """The sizes of the tensors of `model`'s outer graph, as ONNX infers them; none for an unknown rank."""
     try:
-        graph = infer_shapes(model, data_prop=True).graph
+        graph = infer_types(model, data_prop=True).graph
     except Exception:  # ONNX raises exception types of its own; folding the constants reports the error
         return {}
     values = [*graph.input, *graph.value_info, *graph.output]

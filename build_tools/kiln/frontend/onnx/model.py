@@ -31,6 +31,7 @@ from kiln.frontend.onnx.graph import Importer
 from kiln.frontend.onnx.grown import without_growth
 from kiln.frontend.onnx.half_types import compute_in_float32
 from kiln.frontend.onnx.kept_state import state_of
+from kiln.frontend.onnx.large_weights import is_large, large_weights_as_inputs
 from kiln.frontend.onnx.narrow_types import element_types, store_narrow
 from kiln.frontend.onnx.order import sort_nodes
 from kiln.frontend.onnx.own_nodes import adopt_own, is_own, own_operators
@@ -106,9 +107,10 @@ def read(path: Path, ports: bool = True) -> onnx.ModelProto:
     content = read_model(path)
     refuse_other(path, content, "an ONNX model")
     try:
-        model = onnx.load(path, load_external_data=False)
+        model = onnx.load_model_from_string(content)
     except DecodeError:
         raise KilnError(f"{path}: not a complete ONNX model: truncated or of another format") from None
+    del content  # the weights are in the model now
     _load_external_data(model, path)
     graph = model.graph
     constants = {value.name for value in graph.initializer}  # a module that returns constants has no nodes
@@ -144,7 +146,9 @@ def _check_by_onnx(path: Path, model: onnx.ModelProto) -> None:
     for kind in open_types:
         kind.shape.SetInParent()
     try:
-        onnx.checker.check_model(model)
+        onnx.checker.check_model(large_weights_as_inputs(model))
+        for tensor in filter(is_large, model.graph.initializer):
+            onnx.checker.check_tensor(tensor)
     except Exception as error:  # ValidationError; UnicodeDecodeError where the message quotes damaged names
         for graph in graphs(path, model):
             check_counts(path, graph.node, versions_of(model.opset_import))
