@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from kiln.errors import KilnError
 
@@ -99,3 +102,37 @@ def test_a_condition_that_fails_for_some_sizes_is_told() -> None:
         axes_of(Cut(), (torch.ones(2, 40),), ({1: Dim("n", min=4, max=90)},))
     many = 2 * Dim("_rows", min=2, max=9)
     assert axes_of(Halved(), (torch.ones(4, 3),), ({0: many},)) == [[True, False]]
+
+
+class Padded(torch.nn.Module):
+    """Zeros after the columns, in number a function of theirs."""
+
+    def __init__(self, number: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.number = number
+
+    def forward(self, x: Any) -> Any:
+        return torch.nn.functional.pad(x, (0, self.number(x.shape[1])))
+
+
+def test_sizes_that_are_rounded(tmp_path: Path) -> None:
+    import onnxruntime
+    from kiln.frontend.torch.export_stage import convert
+    from kiln.frontend.torch.trace_stage import export
+
+    shapes = ({1: Dim("n", min=9, max=90)},)
+    numbers: list[Callable[[Any], Any]] = [
+        lambda n: math.ceil(n / 8) * 8 - n,
+        lambda n: math.ceil((n + 2 * 3 - 5) / 4 + 1),
+        lambda n: math.floor(99 / n) + math.floor(40 + n / -3),
+        lambda n: n - math.floor(n / 2 / 3 - 1),
+    ]
+    for number in numbers:
+        path = tmp_path / "net.pt2"
+        path.write_bytes(export("net", Padded(number), (torch.ones(1, 12),), shapes))
+        session = onnxruntime.InferenceSession(convert(path), providers=["CPUExecutionProvider"])
+        for n in range(9, 91):
+            assert session.run(None, {"x": np.ones((1, n), np.float32)})[0].shape == (1, n + number(n))
+    for number in (lambda n: math.ceil(n * 0.07), lambda n: round(n / 3 + 0.25)):
+        with pytest.raises(KilnError, match=r"^net: (ceil|round) of a number .* such as -\(-n // 8\)"):
+            export("net", Padded(number), (torch.ones(1, 12),), shapes)

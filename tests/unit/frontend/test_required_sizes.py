@@ -68,13 +68,16 @@ def test_sizes_that_agree_for_every_size(tmp_path: Path) -> None:
     ("node", "part"),
     [
         ("float[2,n,4,4] x => DepthToSpace<blocksize=2>(x)", "does not divide its channels of size n"),
-        ("float[2,n] x => Expand(x, k)", "sizes n and 8 do not broadcast for all sizes of the dimensions"),
+        (
+            "float[2,n] x => Expand(x, k)",
+            "sizes n and 8 do not broadcast for all sizes of the dimensions: an exporter that traces",
+        ),
     ],
 )
 def test_sizes_are_shown_by_the_names_of_dimensions(tmp_path: Path, node: str, part: str) -> None:
     weights = {"k": np.array([2, 8])} if "k)" in node else {}
     message = refused(tmp_path, text_of(node), N, **weights)
-    assert "_div" not in message and message.endswith(part), message
+    assert "_div" not in message and part in message, message
 
 
 def test_the_reason_of_the_reference() -> None:

@@ -137,7 +137,7 @@ N: Dims = {"n": (1, 9)}
         (
             "g (float[n,1,48] x) => (float[?,?,?] y) { y = Reshape(x, shape) }",
             {"shape": [16, 4, -1]},
-            ["Reshape", "[16, 4, -1] does not fit", "n * 48 elements with n = 1", "n a multiple of 4"],
+            ["Reshape", "[16, 4, -1] does not fit", "n * 48 elements with n = 1", "dims=n:LEAST..GREATEST:4"],
         ),
         (
             "g (float[n,4] x) => (float[?,?] y) { y = Expand(x, shape) }",

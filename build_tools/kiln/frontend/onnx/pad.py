@@ -16,6 +16,7 @@ from kiln.extents import Extent, shape_of
 from kiln.frontend.counted import movement
 from kiln.frontend.onnx import data_dependent_sizes
 from kiln.frontend.onnx.node import Node, part, shape_expr
+from kiln.frontend.onnx.refusals import other_sizes
 from kiln.frontend.symbols import int64_of
 
 Pairs = Sequence[tuple[Extent, Extent]]
@@ -63,7 +64,10 @@ def _without_cut_elements(node: Node, pairs: Pairs) -> tuple[Any, Pairs]:
         cut_off: list[Extent] = []
         for amount in pair:
             if not symbols.holds(amount >= 0) and not symbols.holds(amount <= 0):
-                raise ValueError(f"amounts {pair[0]} and {pair[1]} of padding: negative for some sizes only")
+                raise ValueError(
+                    f"amounts {pair[0]} and {pair[1]} of padding are negative for some sizes only: "
+                    f"{other_sizes({})}"
+                )
             cut_off.append(0 if symbols.holds(amount >= 0) else symbols.simplify(amount * -1))
         added = [0 if symbols.holds(amount <= 0) else amount for amount in pair]
         remaining.append((added[0], added[1]))

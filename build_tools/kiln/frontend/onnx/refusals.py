@@ -29,15 +29,15 @@ _RANDOM = frozenset(
 def other_sizes(multiples: Mapping[str, int]) -> str:
     """The way round for a size that holds for some sizes of the dimensions only.
 
-    `multiples`: by dimension, the multiple with which it holds; empty if there is none, as where the file has
-    sizes of the exporter's example.
+    `multiples`: by dimension, the multiple with which it holds; empty if there is none.
     """
     if not multiples:
         return _OF_THE_EXAMPLE
     listed = " and ".join(f"{name} a multiple of {step}" for name, step in multiples.items())
     keys = ", ".join(f"{name}: {{…, multiple: {step}}}" for name, step in multiples.items())
     ranges = ",".join(f"{name}:LEAST..GREATEST:{step}" for name, step in multiples.items())
-    return f"it fits with {listed}: 'dims: {{{keys}}}' in the model's YAML, or dims={ranges}"
+    fixed = f"it fits with {listed}: 'dims: {{{keys}}}' in the model's YAML, or dims={ranges}"
+    return f"{fixed}; or {_OF_THE_EXAMPLE}"
 
 
 def draws(node: onnx.NodeProto) -> bool:

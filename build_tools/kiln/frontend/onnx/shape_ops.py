@@ -331,7 +331,7 @@ def _broadcast(a: Extent, b: Extent, symbols: Symbols) -> Extent:
     if _is_number(b, 1) or symbols.equal(a, b):
         return a
     shown = " and ".join(map(symbols.shown, (a, b)))
-    raise ValueError(f"sizes {shown} do not broadcast for all sizes of the dimensions")
+    raise ValueError(f"sizes {shown} do not broadcast for all sizes of the dimensions: {other_sizes({})}")
 
 
 CONVERTERS: dict[str, Callable[[Node], Any]] = {

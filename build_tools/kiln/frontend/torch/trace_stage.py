@@ -24,6 +24,7 @@ from kiln.frontend.torch.kept_buffers import merge_constants
 from kiln.frontend.torch.library import is_violated, load_torch, quiet_torch, reason
 from kiln.frontend.torch.proven_sizes import export_proven
 from kiln.frontend.torch.recurrent import any_length
+from kiln.frontend.torch.rounded_sizes import without_rounding
 from kiln.frontend.torch.structures import plain_structures
 from kiln.sources.torch_archive import NAMES
 from kiln.stages.model import TraceStage
@@ -177,7 +178,10 @@ def _saved(name: str, torch: ModuleType, program: ExportedProgram, names: Mappin
         with quiet_torch():
             plain_structures(program)
             merge_constants(program)
+            without_rounding(program)
             torch.export.save(program, buffer, extra_files=extra)
+    except KilnError as error:
+        raise KilnError(f"{name}: {error}") from error
     except Exception as error:  # PyTorch raises exceptions of many types
         raise KilnError(f"{name}: torch.export cannot save the program: {reason(error)}") from error
     return buffer.getvalue()
