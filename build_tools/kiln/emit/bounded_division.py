@@ -12,6 +12,7 @@ from typing import Any
 from tvm import tirx
 
 from kiln.callbacks import structural_map, structural_walk
+from kiln.config.sizes import ceil_div
 from kiln.tir.vector_expr import i32
 
 _BITS = 31  # of a product that is not negative
@@ -63,7 +64,7 @@ def _quotient(division: Any, intervals: dict[Any, Interval]) -> Any:
     if reach is None or reach[0] < 0:
         return None
     for shift in range(_BITS):
-        factor = -(-(1 << shift) // divisor)
+        factor = ceil_div(1 << shift, divisor)
         if reach[1] * factor >= 1 << _BITS:
             return None
         if reach[1] * (factor * divisor - (1 << shift)) < 1 << shift:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from kiln.config.dims import Segment
-from kiln.config.sizes import SizeExpr, bounds, evaluate, grows, names
+from kiln.config.sizes import SizeExpr, bounds, ceil_div, evaluate, grows, names
 
 MOST_TRIED = 20_000  # combinations of sizes that a statement is tried with
 _MOST_OF_ONE = 25  # sizes of one dimension that a multiple is tried with
@@ -48,7 +48,7 @@ def multiples(
         rows = []
         for name, step in steps.items():
             step = math.lcm(step, segments[name].multiple)
-            sizes = range(-(-segments[name].min // step) * step, segments[name].max + 1, step)
+            sizes = range(ceil_div(segments[name].min, step) * step, segments[name].max + 1, step)
             rows.append([size for size in sizes[:_MOST_OF_ONE] if size])
         if not 2 <= math.prod(map(len, rows)) <= MOST_TRIED:
             return False

@@ -44,7 +44,7 @@ from kiln.lower.padded_channels import padded_channels
 from kiln.lower.padded_rows import padded_rows
 from kiln.lower.patch_choice import in_patches
 from kiln.lower.pointwise import pointwise
-from kiln.lower.prefetch import look_ahead
+from kiln.lower.prefetch import add_prefetches
 from kiln.lower.prepare import explicit_padding, free_reshapes, safe_indices, store_quantised
 from kiln.lower.recompute import recompute
 from kiln.lower.recurrent_steps import in_steps
@@ -298,7 +298,7 @@ def gpu_kernels(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
 def prefetch(lowering: Lowering, _mod: tvm.IRModule) -> tvm.IRModule:
     """Lower kernels again that prefetch the weights of later steps, see lower/prefetch.py."""
     assert lowering.groups is not None
-    look_ahead(lowering.groups)
+    add_prefetches(lowering.groups)
     return _kernels_of(lowering, lowering.groups)
 
 

@@ -63,7 +63,7 @@ def regions(costs: Sequence[Cost], limit: int) -> list[tuple[int, int] | None]:
     return ranges
 
 
-def look_ahead(groups: GroupLowering) -> None:
+def add_prefetches(groups: GroupLowering) -> None:
     """Lower the kernels of steps that prefetch for later ones again, with their ranges.
 
     A kernel that several steps share gets the range that ends furthest.

@@ -52,7 +52,6 @@ _KINDS: dict[str, tuple[set[str], set[str]]] = {
     "reduce_max": ({"max"}, {"reducemax"}), "reduce_min": ({"min"}, {"reducemin"}),
     "argmax": ({"argmax"}, {"argmax"}), "argmin": ({"argmin"}, {"argmin"}),
     "transpose": ({"permute_dims"}, {"transpose"}),
-    "lookahead": (set(), set()),
 }  # fmt: skip
 # The same for operators without weights that are fused after another one.
 _FUSED: dict[str, set[str]] = {

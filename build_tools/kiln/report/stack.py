@@ -19,6 +19,7 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.constants import SH_FLAGS
 from elftools.elf.elffile import ELFFile
 
+from kiln.config.sizes import ceil_div
 from kiln.errors import KilnError
 from kiln.report import stack_riscv, stack_thumb
 
@@ -161,7 +162,7 @@ def _taken(code: LinkedCode, frames: dict[int, Frame]) -> set[int]:
         ranges = [(start, start + len(content))] if not executable else code.data
         for first, last in ranges:
             for address_of_word in range(
-                -(-max(first, start) // 4) * 4, min(last, start + len(content)) - 3, 4
+                ceil_div(max(first, start), 4) * 4, min(last, start + len(content)) - 3, 4
             ):
                 value = int.from_bytes(
                     content[address_of_word - start : address_of_word - start + 4], "little"

@@ -12,6 +12,7 @@ import socket
 import time
 from dataclasses import dataclass
 
+from kiln.config.sizes import ceil_div
 from kiln.errors import KilnError
 
 _ESCAPED = b"}#$*"
@@ -125,7 +126,7 @@ class Rsp:
     def erase_and_write(self, region: MemoryMapRegion, address: int, content: bytes) -> None:
         """Write flash memory, after erasing all blocks that `content` touches."""
         first = address - (address - region.start) % region.block
-        count = -(-(address + len(content) - first) // region.block) * region.block
+        count = ceil_div(address + len(content) - first, region.block) * region.block
         self.must(b"vFlashErase:%x,%x" % (first, count), f"cannot erase flash at 0x{first:x}", 60)
         for position in range(0, len(content), self._chunk):
             chunk = content[position : position + self._chunk]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from kiln.config.sizes import ceil_div
 from kiln.frontend.tflite import mediapipe_reference as reference
 from kiln.frontend.tflite.angles import angle_of
 from kiln.frontend.tflite.operands import const
@@ -92,7 +93,7 @@ def _pooled_sizes(x: Any, values: Mapping[str, int]) -> list[int]:
     pairs = zip(_sizes(x)[1:3], (values["rows"], values["columns"]), (values["down"], values["across"]),
                 strict=True)  # fmt: skip
     return [
-        -(-size // stride) if values["padding"] == 1 else (size - length + stride) // stride
+        ceil_div(size, stride) if values["padding"] == 1 else (size - length + stride) // stride
         for size, length, stride in pairs
     ]
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kiln.arrays import Array
+from kiln.config.sizes import ceil_div
 
 NONE = (-1,)  # a list that the options do not have
 
@@ -51,7 +52,7 @@ def max_pooling_with_argmax(x: Array, *, options: bytes) -> tuple[Array, Array]:
     """MaxPoolingWithArgmax2D: the maxima, and the place of each in its window plus 0.1, row by row."""
     padding, across, down, columns, rows, activation = np.frombuffer(options[:24], "<i4").tolist()
     batch, height, width, channels = x.shape
-    sizes = [-(-size // stride) if padding == 1 else (size - length + stride) // stride
+    sizes = [ceil_div(size, stride) if padding == 1 else (size - length + stride) // stride
              for size, length, stride in ((height, rows, down), (width, columns, across))]  # fmt: skip
     top, left = window_padding(height, rows, down, sizes[0]), window_padding(width, columns, across, sizes[1])
     least = np.finfo(np.float32).min

@@ -17,7 +17,7 @@ from tvm import ir, relax, tirx
 from tvm_ffi import structural_equal
 
 from kiln.config.dims import Segment
-from kiln.config.sizes import evaluate
+from kiln.config.sizes import ceil_div, evaluate
 from kiln.errors import KilnError
 from kiln.extents import Extent
 from kiln.frontend.symbols import Symbols, int64_of
@@ -71,7 +71,7 @@ def _others(sizes: Sequence[int], segment: Segment, period: int) -> list[int]:
     """The sizes to compare besides `sizes`: the greatest, and all of the windows' period if it is not 1."""
     compared = {segment.max} if sizes[-1] < segment.max else set()
     if period > 1:
-        least = -(-max(segment.min, 1) // segment.multiple) * segment.multiple
+        least = ceil_div(max(segment.min, 1), segment.multiple) * segment.multiple
         kinds = min(period // math.gcd(period, segment.multiple), _MOST_COMPARED)
         last = min(least + kinds * segment.multiple, segment.max)
         compared |= set(range(least, last + 1, segment.multiple)) - set(sizes)

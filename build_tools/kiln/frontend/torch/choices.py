@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kiln.frontend.torch.composed_moves import adaptive_parts
 from kiln.frontend.torch.onnx_steps import cut, ints, like, places_along
 from kiln.frontend.torch.present import aten as own_operators
 from kiln.frontend.torch.translations import scatter_reduce
@@ -68,7 +69,7 @@ def adaptive_max_pool(self: Any, output_size: Sequence[int]) -> tuple[Any, Any]:
 
 def _parts(size: int, parts: int) -> list[list[int]]:
     """The elements of each part of an axis; shorter parts repeat their last one."""
-    ends = [(part * size // parts, -(-(part + 1) * size // parts)) for part in range(parts)]
+    ends = adaptive_parts(size, parts)
     width = max(end - begin for begin, end in ends)
     return [[min(begin + place, end - 1) for place in range(width)] for begin, end in ends]
 

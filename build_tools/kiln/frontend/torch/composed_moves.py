@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kiln.config.sizes import ceil_div
 from kiln.frontend.torch.present import aten as own_operators
 
 
@@ -27,6 +28,11 @@ def moves() -> Mapping[Any, Callable[..., Any]]:
     }
 
 
+def adaptive_parts(size: int, parts: int) -> list[tuple[int, int]]:
+    """Begin and end of each of the `parts`, which may overlap, of an axis of an adaptive pool."""
+    return [(part * size // parts, ceil_div((part + 1) * size, parts)) for part in range(parts)]
+
+
 def adaptive_avg_pool(self: Any, output_size: Sequence[int]) -> Any:
     """aten::_adaptive_avg_pool3d, of fixed sizes: the means of parts of the last axes, one after another.
 
@@ -39,7 +45,7 @@ def adaptive_avg_pool(self: Any, output_size: Sequence[int]) -> Any:
         size = self.shape[axis]
         if parts == size:
             continue
-        ends = [(part * size // parts, -(-(part + 1) * size // parts)) for part in range(parts)]
+        ends = adaptive_parts(size, parts)
         means = [self.narrow(axis, begin, end - begin).mean(axis, keepdim=True) for begin, end in ends]
         self = means[0] if parts == 1 else torch.cat(means, axis)
     return self

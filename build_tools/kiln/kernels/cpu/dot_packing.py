@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kiln.config.sizes import ceil_div
 from kiln.kernels.cpu.gemm_tile import Loop, Tile
 from kiln.tir.builder import Array, padded
 
@@ -100,7 +101,7 @@ class DotPacking:
         """Bytes of one packed panel."""
         if self.offsets:  # the last vector of weights is read in full
             beyond = BLOCK - len(blocks_of(self.offsets)[-1]) if self.method == "vmladava" else 0
-            return -(-(self.run_bytes + beyond) // 4) * 4
+            return ceil_div(self.run_bytes + beyond, 4) * 4
         return self.run_bytes * int(np.prod([loop.extent for loop in self.runs[:-1]], dtype=np.int64))
 
     @property

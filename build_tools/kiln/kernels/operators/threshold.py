@@ -24,6 +24,7 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.script.ir_builder import tirx as script
 
+from kiln.config.sizes import ceil_div
 from kiln.extents import Extent
 from kiln.tir.builder import bind, load, registers, serial, store
 from kiln.tir.builder import divide as quotient
@@ -49,7 +50,7 @@ def memory_types(dtype: str) -> list[str]:
 
 def capacity(kept: int) -> int:
     """The most elements that may be better than the threshold: a quarter more than are kept, as vectors."""
-    return -(-(kept + kept // 4 + LANES) // LANES) * LANES
+    return ceil_div(kept + kept // 4 + LANES, LANES) * LANES
 
 
 class ThresholdLine:
