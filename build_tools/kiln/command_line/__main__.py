@@ -36,7 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command, line = Command(json="--json" in words), ""
     try:
         _check_names(words)
-        command = parse(words)
+        parsed = _parse(words)
+        if isinstance(parsed, CommandAnswer):
+            return _print(parsed)
+        command = parsed
         if command.json:
             return _print(_answer(command))
         if command.question is None:
@@ -60,13 +63,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name = "kiln" if command.question is None else f"kiln {command.question.command}"
         line = unforeseen.error_line(name, command.question, error)
     if command.json:
-        name = next((word for word in words if "=" not in word and not word.startswith("-")), "")
         try:
-            return _print(CommandAnswer(command=name, status=2, error=error_of(line)))
+            return _print(CommandAnswer(command=_named(words), status=2, error=error_of(line)))
         except OSError:  # such as a full disk: the answer cannot be given where it is asked for
             drop_output()
     print(line, file=sys.stderr)
     return 2
+
+
+def _parse(words: Sequence[str]) -> Command | CommandAnswer:
+    """The command of the arguments; of `build -h --json`, the answer that has the help."""
+    if "--json" not in words:
+        return parse(words)
+    help_text = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(help_text):
+            return parse(words)
+    except SystemExit:  # argparse has printed the help
+        return CommandAnswer(command=_named(words), messages=help_text.getvalue().splitlines())
+
+
+def _named(words: Sequence[str]) -> str:
+    """The name of the command in the arguments, for an answer; empty if there is none."""
+    return next((word for word in words if "=" not in word and not word.startswith("-")), "")
 
 
 def _reader_has_ended() -> int:

@@ -133,6 +133,12 @@ def test_wrong_arguments(capsys: pytest.CaptureFixture[str]) -> None:
         assert (status, content["error"]["code"], err) == (2, code, "")
 
 
+def test_help_is_an_answer_too(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("build", "compare", "report"):
+        status, content, _ = answer(capsys, verb, "-h", "--json")
+        assert status == 0 and content["messages"][0].startswith(f"usage: kiln {verb} ")
+
+
 def test_text_of_a_question_goes_to_stderr(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
