@@ -28,7 +28,7 @@ def run(args: ProfileStage) -> None:
 
 
 def described(profile: Mapping[str, Any], plan: Plan, nodes: Sequence[SourceNode]) -> dict[str, Any]:
-    """The profile, whose steps also have the nodes of the model's file and the tensors read and written.
+    """The profile with the names of the plan's variants; steps with nodes of the model's file and tensors.
 
     Tensors are text, such as "float32 1 × 8 × 8 × 16". A step of another plan than the profiled one has none.
     """
@@ -48,11 +48,12 @@ def described(profile: Mapping[str, Any], plan: Plan, nodes: Sequence[SourceNode
                     )
         origin = origins_of.get(step["bucket"], {}).get(step["index"])
         steps.append({**step, **tensors, "nodes": list(origin.nodes) if origin else []})
-    return {**profile, "steps": steps}
+    variants = [] if plan.cpu is None else [variant.name for variant in plan.cpu.variants]
+    return {**profile, "steps": steps, "variants": variants}
 
 
 def render(profile: Mapping[str, Any]) -> str:
-    """The text of the page, without scripts. `profile` is the result of `kiln.device.check.bench.profile`."""
+    """The text of the page, without scripts. `profile` is the result of `bench.profile` or of `described`."""
     names = list(dict.fromkeys(step["bucket"] for step in profile["steps"]))
     device = {k: v for k, v in profile["device"].items() if isinstance(v, (str, int, float))}
     return (

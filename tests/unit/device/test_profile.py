@@ -17,6 +17,8 @@ from kiln.device.check.bench import TimedRuns
 from kiln.device.check.peak import measure_peak, peak_program
 from kiln.device.check.runners import runner_for
 from kiln.device.link import PROGRAMS
+from kiln.lower.schema import VariantFeatures
+from kiln.plan.schema import CpuVariants
 from kiln.report.origins import SourceNode
 from kiln.report.profile import described, render, run
 from kiln.report.trace import trace
@@ -139,15 +141,18 @@ class Cells(HTMLParser):
 
 
 def test_the_page_shows_families_and_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "profile.json").write_text(json.dumps(figures()))
+    (tmp_path / "profile.json").write_text(json.dumps({**figures(), "variant": "v4"}))
     out = tmp_path / "net.profile.html"
-    (tmp_path / "plan.json").write_text(PLAN.model_dump_json(exclude_unset=True))
+    variants = [VariantFeatures(name=name, features=[]) for name in ("v3", "v4")]
+    plan = PLAN.model_copy(update={"cpu": CpuVariants(arch="x86_64", variants=variants)})
+    (tmp_path / "plan.json").write_text(plan.model_dump_json(exclude_unset=True))
     args = ProfileStage(
         profile=tmp_path / "profile.json", plan=tmp_path / "plan.json", out=out, trace=tmp_path / "t.json"
     )
     run(args)
     assert capsys.readouterr().out.startswith(str(out))
     text = out.read_text()
+    assert "a &lt;board&gt;, variant <b>v4</b> of v3, v4" in text
     assert "<add>" not in text and "a &lt;board&gt;" in text  # names are text, not markup
     page = Cells()
     page.feed(text)
