@@ -31,6 +31,8 @@ _FMA = {
     "x86_64": ("fma", "fma4"), "armv7": ("vfp4", "vfp4d16", "vfp4sp", "vfp4d16sp"), "arm_m": ("vfp4d16sp",),
     "riscv32": ("f",), "riscv64": ("f",), "wasm32": ("relaxed-simd",),
 }  # fmt: skip
+# By architecture: LLVM's features that every processor with an operating system has, and its programs use.
+_EVERYWHERE = {"riscv64": ("m", "a", "f", "d", "c")}
 # By architecture of 32-bit Arm: LLVM's feature of its profile, and the profile's name.
 _PROFILES = {"armv7": ("aclass", "A"), "arm_m": ("mclass", "M")}
 
@@ -47,6 +49,7 @@ def check(target: Target) -> None:
         where = f"target '{target.name}'" + (f", variant '{name}'" if features else "")
         _check_known(variant, where)
         _check_profile(variant, where)
+        _check_everywhere(variant, where)
         features[name] = cpu_features_of(variant)
         lacking = [feature for feature in features[target.base] if feature not in features[name]]
         if lacking:
@@ -106,6 +109,19 @@ def _check_profile(target: Target, where: str) -> None:
         raise KilnError(
             f"{where}: CPU '{target.cpu}' is not of Arm's {own[1]} profile, as those of arch {target.arch} "
             "are (key 'cpu')"
+        )
+
+
+def _check_everywhere(target: Target, where: str) -> None:
+    """Raise KilnError, which begins with `where`, for a CPU that lacks a feature of `_EVERYWHERE`."""
+    if target.deployment == "freestanding":
+        return
+    has = _closure(target)
+    lacking = [feature for feature in _EVERYWHERE.get(target.arch, ()) if feature not in has]
+    if lacking:
+        raise KilnError(
+            f"{where}: CPU '{target.cpu}' with features {target.features} lacks {', '.join(lacking)}, which "
+            f"every processor of arch {target.arch} with an operating system has: add them to 'features'"
         )
 
 

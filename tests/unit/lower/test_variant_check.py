@@ -28,6 +28,10 @@ def _changed(name: str, shipped: str = "x86_64", **keys: Any) -> Target:
         (_changed("v4", cpu="x86-64-v3"), "variants 'v3' and 'v4' have the same features"),
         (_changed("v4", cpu="x86-64-v9"), "target 'x86_64', variant 'v4': LLVM knows no CPU 'x86-64-v9'"),
         (_changed("v4", features=["+avx1024"]), "variant 'v4': LLVM knows no feature 'avx1024'"),
+        (
+            _changed("rvv128", "riscv64", features=["+v"]),
+            "lacks m, a, c, which every processor of arch riscv64",
+        ),
         (_changed("sve256", "aarch64_sve", features=["+neon"]), "'sve' needs LLVM's feature sve, which CPU"),
     ],
 )
