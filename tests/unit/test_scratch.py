@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from kiln import scratch
 from kiln.errors import KilnError
 from kiln.scratch import scratch_folder
 from scons_real import ROOT
@@ -125,10 +126,28 @@ def test_a_build_of_a_command_ends_with_it(by: signal.Signals) -> None:
 
 def test_folders_for_temporary_files_are_scratch_folders() -> None:
     """Folders of any other kind stay where a killed process has left them."""
-    others = {"scratch.py", "worker.py of triton"}  # which runs without Kiln
+    others = {"worker.py of triton"}  # which runs without Kiln
     makers = re.compile(r"mkdtemp\((?!.*\bdir=)|TemporaryDirectory\((?!.*\bdir=)")
     found = set()
     for path in (ROOT / "build_tools" / "kiln").rglob("*.py"):
         if makers.search(path.read_text(encoding="utf-8")):
             found.add(path.name + (" of triton" if path.parent.name == "triton" else ""))
     assert found == others
+
+
+def test_a_folder_for_a_socket_has_a_short_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build keeps its folders in one of its own, and TMPDIR may be long: ssh could make no socket there."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    long, short = tmp_path / ("long" * 20), tmp_path / "short"
+    long.mkdir()
+    short.mkdir()
+    monkeypatch.setattr(scratch, "_SHORT", str(short))
+    most = len(os.fsencode(short)) + 40
+    with scratch_folder("socket", most) as folder:
+        assert folder.parent == tmp_path
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with scratch_folder("socket", most) as folder:
+        assert folder.parent == short and len(os.fsencode(folder)) <= most
+    with scratch_folder("socket") as folder:
+        assert folder.parent == long
+    assert not [*long.iterdir(), *short.iterdir()]

@@ -51,6 +51,8 @@ _ALWAYS = {
     "LogLevel": "ERROR",
 }
 
+# Bytes of the path of the folder with the socket `socket.` and 16 characters, for which systems allow 103.
+_LONGEST = 103 - len("/socket.") - 16
 
 Name = Annotated[str, AfterValidator(checked_name)]
 
@@ -137,8 +139,7 @@ class _Connection:
     def __init__(self, description: str, settings: SshSettings, first: _Connection | None = None) -> None:
         self._description, self._settings, self._shared = description, settings, first
         self._scratch = contextlib.ExitStack()
-        # Its path must be short: it holds a socket.
-        self._folder = self._scratch.enter_context(scratch_folder("ssh"))
+        self._folder = self._scratch.enter_context(scratch_folder("ssh", _LONGEST))
         self._ssh = [process.client("ssh"), *self._options()]
         self._log = Path(self._folder, "log")
         self._master: subprocess.Popen[bytes] | None = None
