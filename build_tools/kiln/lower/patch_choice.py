@@ -20,7 +20,6 @@ from tvm import relax
 from kiln.config import Target
 from kiln.config.memory import region_of, regions_of
 from kiln.config.sizes import ceil_div
-from kiln.extents import shape_of
 from kiln.graph.bindings import operator
 from kiln.lower.dims import Dims
 from kiln.lower.patches import (
@@ -28,14 +27,15 @@ from kiln.lower.patches import (
     bands,
     divided,
     is_elementwise,
-    is_image,
     macs_of,
     regions,
     rows_of,
 )
 from kiln.lower.schema import PatchRecord
 
-_HEIGHTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)  # rows of a band
+# Rows of a band; those of images, and the longer ones of signals.
+_HEIGHTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, *(n << s for s in range(6) for n in (128, 192)))
+_MOST_BANDS = 256  # with more, their steps take more flash than they save RAM
 _ALIGN = 64
 _STATIC = 512  # bytes of RAM outside the arena: the session, and variables of the runtime
 _REDUCTIONS = {f"relax.{name}" for name in ("sum", "mean", "max", "min", "prod")}
@@ -95,6 +95,9 @@ class _StoredTensors:
         self.bindings = [(b.var, b.value) for b in func.body.blocks[0].bindings]
         self.calls = dict(self.bindings)
         self.outside = {*func.params, func.body.body}
+        for variable, call in self.bindings:  # the caller's memory in another shape, such as a signal's
+            if operator(call) == "relax.reshape" and call.args[0] in self.outside:
+                self.outside.add(variable)
         readers: dict[Any, list[Any]] = {}
         for _, call in self.bindings:
             for item in _read(call):
@@ -123,7 +126,6 @@ class _StoredTensors:
         self.sizes = {
             v: 0 if v in self.outside else _bytes(v, greatest) for v, _ in self.bindings if self.stored[v]
         }
-        self.rows = {v: int(shape_of(v)[1]) for v in self.sizes if is_image(v)}
         self.reads = {v: self.sources(call) for v, call in self.bindings if self.stored[v]}
 
     def sources(self, call: Any) -> tuple[Any, ...]:
@@ -160,7 +162,7 @@ class _StoredTensors:
                 return None
             for item in copied:
                 rows = needs[item].last - needs[item].first
-                size = ceil_div(_bytes(item, self.greatest) * rows, int(shape_of(item)[1]))
+                size = ceil_div(_bytes(item, self.greatest) * rows, region.rows_of(item))
                 result.append(_Event((item,), (number, item), size))
             for variable, _ in region.calls:
                 if not self.stored[variable]:
@@ -173,7 +175,7 @@ class _StoredTensors:
                 if variable.same_as(region.cut):
                     result.append(_Event(reads, variable, size))
                 else:
-                    need, rows = needs[variable], self.rows[variable]
+                    need, rows = needs[variable], region.rows_of(variable)
                     result.append(_Event(reads, (number, variable), size * (need.last - need.first) // rows))
         return result
 
@@ -219,6 +221,8 @@ def in_patches(mod: tvm.IRModule, limit: int | None) -> tuple[tvm.IRModule, Patc
     cuts = [(number, region) for number, region in enumerate(candidates) if graph.stored[region.cut]]
     for number, region in cuts[:_CUTS]:
         for count in dict.fromkeys(ceil_div(region.rows, h) for h in _HEIGHTS if h < region.rows):
+            if count > _MOST_BANDS:
+                continue
             events = graph.events(region, count)
             if events is None:
                 continue

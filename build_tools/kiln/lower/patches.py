@@ -1,9 +1,11 @@
 """The first layers of a network in parts of the image, so that their feature maps never exist whole.
 
 A *cut* is a feature map (NHWC) that operators which work row by row compute: convolutions, pools, padding,
-and elementwise operators. They begin at the inputs of the network, or at tensors of other operators, such as
-an input that is transposed. The cut's rows are divided into *bands*. Each band is computed from those rows of
-these inputs that it needs, one band after the other, and the bands are joined.
+concats and slices of channels or columns, and elementwise operators. They begin at the inputs of the network,
+or at tensors of other operators, such as an input that is transposed. The cut's rows are divided into
+*bands*. Each band is computed from those rows of these inputs that it needs, one band after the other, and
+the bands are joined. A signal, an image of one row, is divided along its columns instead: a "row" is then one
+of them.
 Neighbouring bands share rows of the layers between, which are computed for each of them (Lin et al.,
 "MCUNetV2", 2021).
 
@@ -12,6 +14,7 @@ Needs: one dataflow block, explicit padding of convolutions, static shapes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +27,7 @@ from kiln.config.sizes import ceil_div
 from kiln.extents import shape_of
 from kiln.graph.bindings import constant, integers, operator
 
-ROWS = 1  # the axis of an NHWC tensor that is divided
+ROWS, COLUMNS = 1, 2  # the axes of an NHWC tensor that are divided: of images, and of images of one row
 # Operators that compute each element from the elements of the same place, and constants.
 _ELEMENTWISE = {
     f"relax.{name}"
@@ -51,12 +54,14 @@ class Need:
 class ImageRegion:
     """The calls that compute a cut, in order: (variable, call) each. `inputs`: the variables that they read.
 
-    `rules`: by variable, the RowRule of its call; it may have entries of other calls.
+    `rules`: by variable, the RowRule of its call; it may have entries of other calls. `axis`: the one that is
+    divided, ROWS or COLUMNS.
     """
 
     calls: tuple[tuple[Any, Any], ...]
     inputs: tuple[Any, ...]
     rules: Mapping[Any, RowRule]
+    axis: int
 
     @property
     def cut(self) -> Any:
@@ -64,7 +69,11 @@ class ImageRegion:
 
     @property
     def rows(self) -> int:
-        return int(shape_of(self.cut)[ROWS])
+        return self.rows_of(self.cut)
+
+    def rows_of(self, image: Any) -> int:
+        """The size of the divided axis of an image."""
+        return int(shape_of(image)[self.axis])
 
 
 def is_image(expr: relax.Expr) -> bool:
@@ -75,18 +84,18 @@ def is_image(expr: relax.Expr) -> bool:
     return len(shape) == 4 and all(isinstance(size, int) and size > 0 for size in shape_of(expr))
 
 
-def _activations(call: Any) -> list[int]:
+def _activations(call: Any, axis: int) -> list[int]:
     """Positions of the operands that have rows: not constants, nor tensors that are the same for all rows."""
     live = [number for number, arg in enumerate(call.args) if isinstance(arg, relax.Var)]
-    if operator(call) not in _ELEMENTWISE or not is_image(call) or shape_of(call)[ROWS] == 1:
+    if operator(call) not in _ELEMENTWISE or not is_image(call) or shape_of(call)[axis] == 1:
         return live
-    return [number for number in live if not _has_one_row(call.args[number])]
+    return [number for number in live if not _has_one_row(call.args[number], axis)]
 
 
-def _has_one_row(expr: relax.Expr) -> bool:
+def _has_one_row(expr: relax.Expr, axis: int) -> bool:
     """Whether a tensor broadcasts along the rows of an image."""
     shape = shape_of(expr) if isinstance(expr.ty, relax.TensorType) and expr.ty.shape is not None else None
-    return shape is not None and (len(shape) < 3 or shape[-3] == 1)
+    return shape is not None and (len(shape) < 4 - axis or shape[axis - 4] == 1)
 
 
 @dataclass(frozen=True)
@@ -109,39 +118,53 @@ class RowRule:
         return Need(low, high, low - begin, end - high) if low < high else None
 
 
-def rule_of(call: Any) -> RowRule | None:
-    """The rule of an operator; None where it cannot be divided."""
-    name, attrs, live = operator(call), call.attrs, _activations(call)
+def rule_of(call: Any, axis: int = ROWS) -> RowRule | None:
+    """The rule of an operator, for rows along `axis`; None where it cannot be divided."""
+    name, attrs, live = operator(call), call.attrs, _activations(call, axis)
     data = tuple(call.args[number] for number in live)
-    if not data or not is_image(call) or not all(is_image(item) for item in data):
+    if name == "relax.concat":
+        data = tuple(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else ()
+    if not data or not all(isinstance(item, relax.Var) and is_image(item) for item in data):
         return None
-    rows = int(shape_of(data[0])[ROWS])
+    if not is_image(call) or (axis == COLUMNS and any(shape_of(item)[ROWS] != 1 for item in (call, *data))):
+        return None
+    rows, window = int(shape_of(data[0])[axis]), axis - ROWS
     if name == "relax.nn.conv2d":
         if str(attrs.data_layout) != "NHWC" or any(integers(attrs.padding)) or live != [0]:
             return None
-        reach = (int(shape_of(call.args[1])[0]) - 1) * integers(attrs.dilation)[0] + 1
-        return RowRule(data, rows, integers(attrs.strides)[0], reach)
+        reach = (int(shape_of(call.args[1])[window]) - 1) * integers(attrs.dilation)[window] + 1
+        return RowRule(data, rows, integers(attrs.strides)[window], reach)
     if name in _POOLS:
         plain = not attrs.ceil_mode and all(size == 1 for size in integers(attrs.dilation))
         if str(attrs.layout) != "NHWC" or not plain:
             return None
-        top = integers(attrs.padding)[0]
-        return RowRule(data, rows, integers(attrs.strides)[0], integers(attrs.pool_size)[0], top)
+        before = integers(attrs.padding)[window]
+        return RowRule(data, rows, integers(attrs.strides)[window], integers(attrs.pool_size)[window], before)
     if name == "relax.nn.pad":
         widths = integers(attrs.pad_width)
         if str(attrs.pad_mode) != "constant" or any(widths[:2]) or len(widths) != 8:
             return None
-        return RowRule(data, rows, before=widths[2])
+        return RowRule(data, rows, before=widths[2 * axis])
+    if name == "relax.concat":
+        return RowRule(data, rows) if int(attrs.axis) % 4 not in (0, axis) else None
+    if name == "relax.strided_slice":
+        axes = [int(number) % 4 for number in call.args[1].fields]
+        return RowRule(data, rows) if not {0, axis} & set(axes) else None
+    return _elementwise_rule(call, axis, data)
+
+
+def _elementwise_rule(call: Any, axis: int, data: tuple[Any, ...]) -> RowRule | None:
+    name, live = operator(call), _activations(call, axis)
     if name not in _ELEMENTWISE or any(shape_of(item) != shape_of(call) for item in data):
         return None
     fixed = [arg for number, arg in enumerate(call.args) if number not in live]
     tables = [arg for arg in fixed if constant(arg) is not None and name != "relax.take"]
-    if not all(_has_one_row(table) for table in tables):
+    if not all(_has_one_row(table, axis) for table in tables):
         return None
     values = [constant(table) for table in tables]
     if name in ("relax.quantize", "relax.dequantize") and any(v is None or v.size != 1 for v in values):
         return None
-    return RowRule(data, rows)
+    return RowRule(data, int(shape_of(data[0])[axis]))
 
 
 def is_elementwise(call: Any) -> bool:
@@ -150,7 +173,13 @@ def is_elementwise(call: Any) -> bool:
 
 
 def regions(func: Any) -> list[ImageRegion]:
-    """The regions of a function that can be divided, by cut, in the order of the cuts."""
+    """The regions of a function that can be divided, by cut, in the order of the cuts: along rows, then along
+    the columns of images of one row.
+    """
+    return [region for axis in (ROWS, COLUMNS) for region in _regions(func, axis)]
+
+
+def _regions(func: Any, axis: int) -> list[ImageRegion]:
     if len(func.body.blocks) != 1 or not isinstance(func.body.body, relax.Var):
         return []
     bindings = list(func.body.blocks[0].bindings)
@@ -166,7 +195,7 @@ def regions(func: Any) -> list[ImageRegion]:
     result = []
     for binding in bindings:
         call = binding.value
-        rule = rule_of(call) if isinstance(call, relax.Call) else None
+        rule = rule_of(call, axis) if isinstance(call, relax.Call) else None
         if rule is None:
             continue
         rules[binding.var], operands = rule, rule.operands
@@ -176,12 +205,12 @@ def regions(func: Any) -> list[ImageRegion]:
         closed = all(
             reader in variables for item in variables - {binding.var} for reader in readers.get(item, [])
         )
-        if closed and not binding.var.same_as(func.body.body) and int(shape_of(binding.var)[ROWS]) > 1:
+        if closed and not binding.var.same_as(func.body.body) and int(shape_of(binding.var)[axis]) > 1:
             ordered = tuple((b.var, b.value) for b in bindings if b.var in variables)
             read = [
                 item for variable, _ in ordered for item in rules[variable].operands if item not in variables
             ]
-            result.append(ImageRegion(ordered, tuple(dict.fromkeys(read)), rules))
+            result.append(ImageRegion(ordered, tuple(dict.fromkeys(read)), rules, axis))
     return result
 
 
@@ -209,23 +238,24 @@ def rows_of(region: ImageRegion, first: int, last: int) -> dict[Any, Need] | Non
     return {**needs, **{item: Need(*rows_needed[item]) for item in region.inputs}}
 
 
-def _with_padding(call: Any, args: Sequence[Any], need: Need, rows: int) -> Any:
-    """`call` on other operands, with the padding of `need`; `rows`: rows of its result."""
+def _with_padding(call: Any, args: Sequence[Any], need: Need, rows: int, axis: int) -> Any:
+    """`call` on other operands, with the padding of `need`; `rows`: rows of its result, along `axis`."""
     name, attrs = operator(call), call.attrs
     if name in _POOLS:
-        padding = integers(attrs.padding)
+        padding, window = integers(attrs.padding), axis - ROWS
+        padding[window], padding[window + 2] = need.before, need.after
         return _POOLS[name](
             args[0], integers(attrs.pool_size), integers(attrs.strides),
-            [need.before, padding[1], need.after, padding[3]], integers(attrs.dilation), False,
+            padding, integers(attrs.dilation), False,
             bool(attrs.count_include_pad), str(attrs.layout),
         )  # fmt: skip
     if name == "relax.nn.pad":
         widths = integers(attrs.pad_width)
-        widths[2:4] = need.before, need.after
+        widths[2 * axis : 2 * axis + 2] = need.before, need.after
         return relax.op.nn.pad(args[0], widths, str(attrs.pad_mode), float(attrs.pad_value))
     if name == "relax.reshape":
         shape = shape_of(call)
-        return relax.op.reshape(args[0], [shape[0], rows, *shape[2:]])
+        return relax.op.reshape(args[0], [*shape[:axis], rows, *shape[axis + 1 :]])
     return relax.Call(call.op, list(args), call.attrs, call.ty_args)
 
 
@@ -233,6 +263,7 @@ def _band(
     builder: relax.BlockBuilder, region: ImageRegion, outside: Mapping[Any, Any], needs: Mapping[Any, Need]
 ) -> Any:
     """Emit one band of the cut; `outside`: the new variables of the region's inputs."""
+    axis = region.axis
     held: dict[Any, tuple[Any, int]] = {}  # by variable: its band, and the row with which the band begins
 
     def part(item: Any, first: int, last: int) -> Any:
@@ -240,28 +271,31 @@ def _band(
             input_tensor = outside.get(item, item)
             held[item] = input_tensor, 0
             need = needs[item]
-            if (need.first, need.last) != (0, int(shape_of(item)[ROWS])):
-                held[item] = builder.emit(_slice(input_tensor, need.first, need.last)), need.first
+            if (need.first, need.last) != (0, region.rows_of(item)):
+                held[item] = builder.emit(_slice(input_tensor, need.first, need.last, axis)), need.first
         value, begins = held[item]
-        if (first - begins, last - begins) == (0, int(shape_of(value)[ROWS])):
+        if (first - begins, last - begins) == (0, region.rows_of(value)):
             return value
-        return builder.emit(_slice(value, first - begins, last - begins))
+        return builder.emit(_slice(value, first - begins, last - begins, axis))
 
     for variable, call in region.calls:
         rows = needs[variable]
         need = region.rules[variable].rows_read(rows.first, rows.last)
         assert need is not None
-        live = _activations(call)
+        live = _activations(call, axis)
         args = [
             part(arg, need.first, need.last) if n in live else outside.get(arg, arg)
             for n, arg in enumerate(call.args)
         ]
-        held[variable] = builder.emit(_with_padding(call, args, need, rows.last - rows.first)), rows.first
+        if operator(call) == "relax.concat":
+            args = [relax.Tuple([part(item, need.first, need.last) for item in call.args[0].fields])]
+        band = _with_padding(call, args, need, rows.last - rows.first, axis)
+        held[variable] = builder.emit(band), rows.first
     return held[region.cut][0]
 
 
-def _slice(value: Any, first: int, last: int) -> Any:
-    return relax.op.strided_slice(value, [ROWS], [first], [last])
+def _slice(value: Any, first: int, last: int, axis: int) -> Any:
+    return relax.op.strided_slice(value, [axis], [first], [last])
 
 
 def divided(mod: tvm.IRModule, number: int, count: int) -> tvm.IRModule | None:
@@ -284,7 +318,7 @@ def divided(mod: tvm.IRModule, number: int, count: int) -> tvm.IRModule | None:
             for binding in func.body.blocks[0].bindings:
                 if binding.var.same_as(region.cut):
                     joined = [_band(builder, region, variable_of, need) for need in needs if need is not None]
-                    variable_of[binding.var] = builder.emit(relax.op.concat(joined, ROWS))
+                    variable_of[binding.var] = builder.emit(relax.op.concat(joined, region.axis))
                 elif binding.var not in in_region:
                     variable_of[binding.var] = builder.emit(renamed(binding.value))
             result = builder.emit_output(variable_of[func.body.body])
@@ -302,10 +336,10 @@ def macs_of(region: ImageRegion, parts: int) -> tuple[int, int]:
     for variable, call in region.calls:
         if operator(call) == "relax.nn.conv2d":
             kernel, shape = shape_of(call.args[1]), shape_of(call)
-            row[variable] = shape[0] * shape[2] * shape[3] * kernel[0] * kernel[1] * kernel[2]
+            row[variable] = math.prod(shape) // region.rows_of(variable) * math.prod(kernel[:3])
 
     def of_rows(needs: Mapping[Any, Need] | None) -> int:
         return sum(n * (needs[v].last - needs[v].first) for v, n in row.items()) if needs else 0
 
-    macs_before = sum(count * int(shape_of(variable)[ROWS]) for variable, count in row.items())
+    macs_before = sum(count * region.rows_of(variable) for variable, count in row.items())
     return macs_before, sum(of_rows(rows_of(region, *band)) for band in bands(region.rows, parts))

@@ -81,6 +81,39 @@ def test_values_are_those_of_the_whole_image(parts: int) -> None:
     assert tried >= 3
 
 
+def branches(x: Any) -> Any:
+    """Branches of unlike receptive fields that are joined, as in Inception; half of the channels go on."""
+    stem = emit(op.nn.relu(convolved(x, weights(3, 3, 3, 8))))
+    pooled = emit(op.nn.max_pool2d(stem, (3, 3), (1, 1), [1, 1, 1, 1], layout="NHWC"))
+    wide = emit(op.nn.relu(convolved(stem, weights(3, 3, 8, 5), pad=2, dilation=2)))
+    joined = emit(op.concat([convolved(stem, weights(1, 1, 8, 4), pad=0), wide, pooled], -1))
+    half = emit(op.strided_slice(joined, [3], [3], [11]))
+    return op.mean(emit(op.nn.relu(convolved(half, weights(3, 3, 8, 6), stride=2))), [1, 2])
+
+
+def signal(x: Any) -> Any:
+    """A network on a signal: TFLite's and ONNX's convolutions of one axis, as images of one row."""
+    image = emit(op.reshape(x, [1, 1, 67, 3]))
+    wide = emit(op.nn.relu(op.add(convolved(image, weights(1, 9, 3, 16), pad=0, stride=2), weights(16))))
+    pooled = emit(op.nn.max_pool2d(wide, (1, 3), (1, 2), [0, 1, 0, 1], layout="NHWC"))
+    padded = emit(op.nn.pad(pooled, [0, 0, 0, 0, 2, 0, 0, 0]))
+    causal = emit(op.nn.relu(convolved(padded, weights(1, 3, 16, 8), pad=0)))
+    return op.mean(causal, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("shape", "body", "axis", "share"),
+    [((1, 19, 14, 3), branches, 1, 0.5), ((1, 67, 3), signal, 2, 0.6)],
+)
+def test_branches_and_signals(shape: tuple[int, ...], body: Any, axis: int, share: float) -> None:
+    mod = module([(shape, "float32")], body)
+    new, chosen = in_patches(mod, 1)
+    assert chosen is not None and chosen.bytes_after < share * chosen.bytes_before
+    assert {region.axis for region in regions(mod["main"])} == {axis}
+    x: Array = RNG.normal(0, 1, shape).astype("float32")
+    assert np.allclose(run_by_tvm(new, [x])[0], run_by_tvm(mod, [x])[0], rtol=1e-5, atol=1e-5)
+
+
 def test_a_tensor_that_the_whole_image_needs_ends_the_region() -> None:
     """The mean over the image, and everything after it, is outside; the cut before it is the last one."""
     mod = made()
