@@ -88,6 +88,16 @@ def test_a_reshape_that_cuts_the_last_axis_stays() -> None:
     assert operators(clean(sink_reshapes(mod))) == ["reshape", "multiply"]
 
 
+def test_a_sum_reads_bytes_behind_a_reshape() -> None:
+    """As TFLite's mean of a signal: 32-bit integers of all its elements were stored before the reshape."""
+
+    def body(x: Any) -> Any:
+        return op.sum(op.astype(op.reshape(op.maximum(x, const(0, "int8")), [1, 9, 4]), "int32"), [1])
+
+    mod = module([((1, 1, 9, 4), "int8")], body)
+    assert operators(clean(sink_reshapes(mod))) == ["maximum", "reshape", "astype", "sum"]
+
+
 def test_divisions_by_constants() -> None:
     def body(x: Any) -> list[Any]:
         divisors = [3.0, np.linspace(1, 2, 4), 0.0, np.inf, 2.0**-140]
