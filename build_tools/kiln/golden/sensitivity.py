@@ -146,6 +146,24 @@ def greatest_changes(runs: Sequence[Sequence[Array]], outputs: Sequence[Array]) 
     ]
 
 
+def shared_changes(changes: Array, magnitudes: Array) -> Array:
+    """Changes of outputs (vectors, outputs), each at least as great as that of any vector.
+
+    All vectors sample one property of the model, each in a few runs, so that the least of them is found by
+    chance. An output of small magnitude gets at most the same fraction of its magnitude.
+    """
+    fractions = np.divide(changes, magnitudes, out=np.zeros_like(changes), where=magnitudes > 0).max(0)
+    shared: Array = np.maximum(changes, np.minimum(changes.max(0), fractions * magnitudes))
+    return shared
+
+
+def magnitude(tensor: Array) -> float:
+    """The greatest magnitude of the finite elements of an output; 1 for levels."""
+    if tensor.dtype.kind != "f":
+        return 1.0
+    return float(np.abs(tensor[np.isfinite(tensor)].astype(np.float64)).max(initial=0.0))
+
+
 def _greatest_change(got: Array, want: Array) -> float:
     if got.shape != want.shape or want.dtype.kind not in "fiu" or not want.size:
         return 0.0

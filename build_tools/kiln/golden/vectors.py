@@ -25,7 +25,7 @@ from kiln.golden.reference import open_reference
 from kiln.golden.reference_base import Reference
 from kiln.golden.rounding import rounding
 from kiln.golden.schema import GoldenEntry, GoldenFile, GoldenTensor, ReferenceRecord, SymbolicInput
-from kiln.golden.sensitivity import Sensitivity
+from kiln.golden.sensitivity import Sensitivity, magnitude, shared_changes
 from kiln.golden.sensitivity_tflite import TfliteSensitivity
 from kiln.golden.sequence import StatefulReference, file_input_shapes, with_later_runs
 
@@ -40,6 +40,7 @@ class Vectors:
         self._precision = precision
         self.files: dict[str, bytes] = {}
         self.entries: list[GoldenEntry] = []
+        self._greatest: list[list[float]] = []  # of each entry, the greatest magnitude of each output
 
     def add(
         self,
@@ -58,6 +59,7 @@ class Vectors:
         for index, change in enumerate(sensitivities):
             if change:
                 stored[index] = stored[index].model_copy(update={"sensitivity": change})
+        self._greatest.append([magnitude(tensor) for _, tensor in outputs])
         self.entries.append(
             GoldenEntry(
                 name=name,
@@ -66,6 +68,23 @@ class Vectors:
                 **fields,
             )
         )
+
+    def share_sensitivities(self) -> None:
+        """Give each output the sensitivity that `shared_changes` finds from all vectors.
+
+        Of a model with state, whose errors add up, the same runs of all sequences share.
+        """
+        for run in {entry.run for entry in self.entries}:
+            numbers = [number for number, entry in enumerate(self.entries) if entry.run == run]
+            outputs = [self.entries[number].outputs for number in numbers]
+            own = np.array([[tensor.sensitivity or 0.0 for tensor in tensors] for tensors in outputs])
+            shared = shared_changes(own, np.array([self._greatest[number] for number in numbers]))
+            for number, tensors, changes in zip(numbers, outputs, shared.tolist(), strict=True):
+                stored = [
+                    tensor.model_copy(update={"sensitivity": change or None})
+                    for tensor, change in zip(tensors, changes, strict=True)
+                ]
+                self.entries[number] = self.entries[number].model_copy(update={"outputs": stored})
 
     def _store(self, path: str, port: PortRecord, tensor: Array) -> GoldenTensor:
         """Add the file `path` with the tensor, little-endian; returns its description for golden.json."""
@@ -135,6 +154,8 @@ def make_vectors(
         fields = _vector_fields(test, boxes[test.bucket] if buckets else None, stateful is not None)
         inputs, outputs = zip(ports, tensors, strict=True), zip(returned, results, strict=True)
         vectors.add(test.name, list(inputs), list(outputs), changes, **fields)
+    if sensitivity.applies:
+        vectors.share_sensitivities()
     golden_file = GoldenFile(
         model=interface.model,
         reference=ReferenceRecord(**reference.about),

@@ -15,7 +15,7 @@ from kiln.golden.compare import ErrorLimits, entry_limits, looseness, weakness
 from kiln.golden.reference import open_reference
 from kiln.golden.reference_base import Reference
 from kiln.golden.rounding import rounding
-from kiln.golden.sensitivity import Sensitivity
+from kiln.golden.sensitivity import Sensitivity, shared_changes
 from kiln.golden.sensitivity_tflite import TfliteSensitivity
 from kiln.golden.sequence import StatefulReference
 from onnx import TensorProto, helper, numpy_helper
@@ -69,6 +69,14 @@ def test_inputs_move_by_one_level(tmp_path: Path) -> None:
     sensitivity = measured(path, x)
     assert sensitivity == measured(path, x)
     assert min(abs(sensitivity[0] - levels * SCALE) for levels in (1, 3)) < 1e-5
+
+
+def test_vectors_share_their_sensitivity() -> None:
+    """One vector changes by chance less than others; small outputs, and none of zeros, get no large limit."""
+    changes = np.array([[0.1, 2], [0.3, 5], [0.01, 0], [0.0, 3]])
+    magnitudes = np.array([[10.0, 1], [10, 1], [0.1, 1], [0, 1]])
+    shared = shared_changes(changes, magnitudes)
+    np.testing.assert_allclose(shared, [[0.3, 5], [0.3, 5], [0.01, 5], [0, 5]])
 
 
 def test_embeddings_move_where_inputs_are_tokens(tmp_path: Path) -> None:
