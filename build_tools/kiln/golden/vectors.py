@@ -156,14 +156,12 @@ def make_vectors(
         vectors.add(test.name, list(inputs), list(outputs), changes, **fields)
     if sensitivity.applies:
         vectors.share_sensitivities()
+    record = ReferenceRecord(**reference.about)
     golden_file = GoldenFile(
-        model=interface.model,
-        reference=ReferenceRecord(**reference.about),
-        runs=runs if stateful is not None else None,
-        rule=RULE,
+        model=interface.model, reference=record, runs=runs if stateful is not None else None, rule=RULE,
         vectors=vectors.entries,
         **(_bucket_fields(interface, buckets) if buckets else {}),
-    )
+    )  # fmt: skip
     return vectors.files, golden_file, checks.report(boxes)
 
 

@@ -113,8 +113,10 @@ def _product(graph: OnnxGraph, node: Any) -> str:
 
 
 def float_operands(graph: OnnxGraph) -> set[str]:
-    """Tensors that are read in floats alone: by Softmax, normalisations, sums and factors before these, and
-    as divisors."""
+    """Tensors that are read in floats alone.
+
+    They are read by Softmax, normalisations, sums and factors before these, and as divisors.
+    """
     names: set[str] = set()
     for node in graph.nodes:
         if node.op_type in IN_FLOATS:
