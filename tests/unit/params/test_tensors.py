@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import ml_dtypes
@@ -53,3 +54,29 @@ def test_input_with_the_name_of_a_stored_tensor(tmp_path: Path) -> None:
     assert [parameter.name for parameter in main.params] == ["p0"]
     _, found = store.split(store.load(tmp_path))
     np.testing.assert_array_equal(found["p0"], np.ones((2, 2), np.float32))
+
+
+def test_tensors_are_not_copied_all_at_once(tmp_path: Path) -> None:
+    """Files of hundreds of megabytes took eight times their size."""
+    given = relax.Var("x", relax.TensorType([1024, 256], "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [given], attrs={"num_input": 1}):
+        with builder.dataflow():
+            result = given
+            for number in range(8):
+                weight = np.full((1024, 256), number, np.float32)
+                result = builder.emit(relax.op.add(result, relax.const(weight)))
+            result = builder.emit_output(result)
+        builder.emit_func_output(result)
+    module = builder.get()
+    tracemalloc.start()
+    try:
+        store.save(module, tmp_path)
+        _, most_saving = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        store.load(tmp_path)
+        _, most_loading = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "params.safetensors").stat().st_size > 8 * weight.nbytes
+    assert max(most_saving, most_loading) < 3 * weight.nbytes
