@@ -154,6 +154,11 @@ def build(folder: Path, models: str, targets: str, cluster: str | None = None) -
     return time.monotonic() - begin, times
 
 
+def absolute_files(names: str) -> str:
+    """The names of models or targets, with absolute paths of files: each build has a folder of its own."""
+    return ",".join(str(Path(name).resolve()) if Path(name).is_file() else name for name in names.split(","))
+
+
 def scheduler_cost() -> float:
     """Seconds that Dask takes for an empty task, with one worker: the mean of EMPTY, one after the other."""
     from distributed import Client, LocalCluster
@@ -186,7 +191,7 @@ def run(options: Mapping[str, Any]) -> str:
     lines, path, cost = list[str](), options["times"], 0.0
     with scratch_folder("farm") as name:
         if path is None:
-            pairs = options["models"], options["targets"]
+            pairs = absolute_files(options["models"]), absolute_files(options["targets"])
             seconds, path = build(Path(name, "0"), *pairs)
             bundles = len(pairs[0].split(",")) * len(pairs[1].split(","))
             stages = read_stages(path)
@@ -221,8 +226,9 @@ def main(given: Sequence[str]) -> int:
     import argparse
 
     parser = argparse.ArgumentParser(prog="./kiln bench farm", description="builds with 1, 2, … 256 workers")
-    parser.add_argument("--models", default="anomaly_detection,micro_speech", help="with commas")
-    parser.add_argument("--targets", default="cortex_m4,cortex_m3,riscv32_imac", help="with commas")
+    text = "names or files, with commas"
+    parser.add_argument("--models", default="anomaly_detection,micro_speech", help=text)
+    parser.add_argument("--targets", default="cortex_m4,cortex_m3,riscv32_imac", help=text)
     parser.add_argument(
         "--workers", type=positive, nargs="+", default=[1, 2, 4], help="builds to measure here"
     )

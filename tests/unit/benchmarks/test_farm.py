@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kiln.errors import KilnError
 
-from benchmarks.farm import Work, main, processor_seconds, read_stages, repeated, simulate
+from benchmarks.farm import Work, absolute_files, main, processor_seconds, read_stages, repeated, simulate
 
 
 def test_builds_are_as_long_as_their_bound() -> None:
@@ -59,3 +59,11 @@ def test_stages_are_read_with_their_order(
     file.write_text("[]\n")
     with pytest.raises(KilnError, match="not a file that KILN_STAGE_TIMES named"):
         read_stages(file)
+
+
+def test_files_are_found_from_the_folder_of_each_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.onnx").touch()
+    assert absolute_files("net.onnx,resnet") == f"{tmp_path}/net.onnx,resnet"

@@ -158,9 +158,9 @@ def test_arguments_go_to_the_command_in_the_callers_folder(tree: Path) -> None:
     assert kiln(tree, "bench", "--model", "resnet").stdout.startswith(
         f"{tree}/build_tools/program.py benchmarks --model resnet in "
     )
-    words = ("microcontrollers", "--model", "net.tflite", "--peer", "tflm=a")
-    benchmarks = f"{tree}/build_tools/program.py benchmarks"
-    assert kiln(tree, "bench", *words).stdout.startswith(f"{benchmarks} {' '.join(words)} in ")
+    for line in ("microcontrollers --model net.tflite --peer tflm=a", "farm --models a.onnx,b.onnx"):
+        benchmarks = f"{tree}/build_tools/program.py benchmarks"
+        assert kiln(tree, "bench", *line.split()).stdout.startswith(f"{benchmarks} {line} in ")
 
 
 def test_every_benchmark_is_known(tree: Path) -> None:
