@@ -11,6 +11,7 @@ from kiln.config.library import load_model as load_model
 from kiln.config.library import load_target as load_target
 from kiln.config.model import Model as Model
 from kiln.config.slices import canonical_json as canonical_json
+from kiln.config.slices import read_target as read_target
 from kiln.config.slices import stage_config as stage_config
 from kiln.config.slices import target_config as target_config
 from kiln.config.source import Source as Source

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from kiln.config.model import Model
 from kiln.config.target import Target
+from kiln.files import read_json
 from kiln.stages import SLICES
 
 _RANGE = ("min", "max", "multiple")
@@ -31,8 +33,13 @@ def stage_config(model: Model, name: str) -> dict[str, Any]:
 
 
 def target_config(target: Target) -> dict[str, Any]:
-    """A target as plain data, the content of target.json. `Target.model_validate` is the inverse."""
+    """A target as plain data, the content of target.json. `read_target` is the inverse."""
     return target.model_dump(mode="json")
+
+
+def read_target(path: Path) -> Target:
+    """The target in target.json, which has the content of `target_config`."""
+    return Target.model_validate(read_json(path))
 
 
 def canonical_json(value: Any) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln import __version__
-from kiln.config import Device, Target
+from kiln.config import Device, Target, read_target
 from kiln.device.bundle import open_bundle
 from kiln.device.check import test
 from kiln.device.check.runners.remote import RemoteRunner
@@ -28,7 +28,7 @@ from kiln.device.deploy.registry import read_device
 from kiln.device.deploy.store import State, Store, open_store
 from kiln.device.deploy.transports import AFTER
 from kiln.errors import KilnError
-from kiln.files import read_json, write_json
+from kiln.files import write_json
 from kiln.manifest import Manifest, read_manifest
 from kiln.scratch import scratch_folder
 from kiln.sources.cache import file_sha256
@@ -48,7 +48,7 @@ def run(args: FlashStage) -> None:
     if args.list:
         print(listing.listing("flash", device, args.bundle.name))
         return
-    target = Target.model_validate(read_json(args.target))
+    target = read_target(args.target)
     began = time.monotonic()
     release = _release(device, args.bundle)
     with open_store(device) as store:

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from kiln import __version__
 from kiln.byoc.libraries.folder import bundled
-from kiln.config import Target
+from kiln.config import Target, read_target
 from kiln.config.records import read
 from kiln.config.slice_records import BundleConfig
 from kiln.emit import consumers
@@ -35,7 +35,7 @@ _TOOLS = ("apache-tvm", "apache-tvm-ffi", "ziglang")
 def run(args: BundleStage) -> None:
     """Write the bundle's folder, then its archive; each completely or not at all."""
     config, plan = read(BundleConfig, args.config), read_plan(args.plan)
-    target = Target.model_validate(read_json(args.target))
+    target = read_target(args.target)
     name, tolerance = config.name, read_json(args.limits)
     with atomic_dir(args.out) as folder:
         shutil.copytree(args.link, folder, dirs_exist_ok=True, copy_function=shutil.copyfile)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from kiln.config import Target
+from kiln.config import Target, read_target
 from kiln.emit.bare_cpu import bare_mask
 from kiln.emit.headers import include_flags
 from kiln.errors import KilnError
-from kiln.files import atomic_dir, read_json
+from kiln.files import atomic_dir
 from kiln.paths import data_dir
 from kiln.stages.target import CompileStage
 from kiln.toolchain import compiler_command, oldest_cpu_command
@@ -22,7 +22,7 @@ _ZIG_FLAGS = ("-fno-sanitize=undefined", "-fno-stack-protector")
 
 def run(args: CompileStage) -> None:
     """Write one object for each source file, all of them or none."""
-    target = Target.model_validate(read_json(args.target))
+    target = read_target(args.target)
     if args.runtime:
         from kiln.emit.source import runtime_sources
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kiln import templates
-from kiln.config import Target, cpu_features
+from kiln.config import Target, cpu_features, read_target
 from kiln.config.images import check_images
 from kiln.emit import c_text
 from kiln.emit.bare_cpu import bare_mask
@@ -27,7 +27,7 @@ from kiln.emit.object_symbols import symbols
 from kiln.emit.params_image import HEADER_BYTES as PARAMS_HEADER
 from kiln.emit.plan_ports import interface_digest
 from kiln.emit.plan_view import PlanView, plan_view
-from kiln.files import atomic_write, read_json, write_json
+from kiln.files import atomic_write, write_json
 from kiln.paths import data_dir
 from kiln.plan.schema import Plan, read_plan
 from kiln.runtime.structs import ABI
@@ -61,7 +61,7 @@ SECTIONS {
 
 def run(args: ImageStage) -> None:
     """Write the image, and its figures as JSON."""
-    target, plan = Target.model_validate(read_json(args.target)), read_plan(args.plan / "plan.json")
+    target, plan = read_target(args.target), read_plan(args.plan / "plan.json")
     _refuse(target, plan)
     view = plan_view(plan, (args.plan / "params.raw").stat().st_size, in_image=True)
     with scratch_folder("image") as folder:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln import templates
-from kiln.config import Target
+from kiln.config import Target, read_target
 from kiln.config.together import groups_of
 from kiln.emit import c_text
 from kiln.emit.cold_kernels import code_bytes
@@ -19,7 +19,7 @@ from kiln.emit.joint_plans import JointPlans, join_plans
 from kiln.emit.link import archive, has_shared, shared
 from kiln.emit.source import emit
 from kiln.errors import KilnError
-from kiln.files import atomic_dir, atomic_write, read_json, write_json
+from kiln.files import atomic_dir, atomic_write, write_json
 from kiln.plan.schema import Plan, read_plan
 from kiln.scratch import scratch_folder
 from kiln.stages.target import JointStage
@@ -27,7 +27,7 @@ from kiln.stages.target import JointStage
 
 def run(args: JointStage) -> None:
     """Write the folder of the joint library, completely or not at all."""
-    target = Target.model_validate(read_json(args.target))
+    target = read_target(args.target)
     models = [
         (read_plan(folder / "plan.json"), (folder / "params.raw").read_bytes()) for folder in args.plans
     ]

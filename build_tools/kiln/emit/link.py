@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kiln.byoc.libraries.folder import LIST, LibraryFolder, with_rpath
-from kiln.config import Target
+from kiln.config import Target, read_target
 from kiln.emit.headers import dlpack_h, kiln_cuda_h, kiln_h, kiln_image_h
 from kiln.emit.macho import hidden
 from kiln.emit.object_symbols import symbols
 from kiln.emit.source import LOADER
 from kiln.emit.sysroot import shared_flags
 from kiln.errors import KilnError
-from kiln.files import atomic_dir, read_json, set_mode, write_json
+from kiln.files import atomic_dir, set_mode, write_json
 from kiln.plan.schema import Plan, read_plan
 from kiln.stages.target import LinkStage
 from kiln.toolchain import archiver_command, oldest_cpu_command
@@ -26,7 +26,7 @@ _COPY = "hidden-"  # before the names of copied objects
 
 def run(args: LinkStage) -> None:
     """Write the output folder, completely or not at all."""
-    target, plan = Target.model_validate(read_json(args.target)), read_plan(args.plan)
+    target, plan = read_target(args.target), read_plan(args.plan)
     objects = [path for folder in args.objects for path in sorted(folder.glob("*.o"))]
     if not objects:
         raise KilnError(f"{args.objects[0]}: holds no objects")

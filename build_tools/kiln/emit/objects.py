@@ -22,7 +22,7 @@ import tvm
 from kiln import forks
 from kiln.byoc.libraries.folder import LibraryFolder
 from kiln.byoc.registry import load
-from kiln.config import Target, canonical_json, target_config
+from kiln.config import Target, canonical_json, read_target, target_config
 from kiln.emit import object_cache
 from kiln.emit.bounded_division import divide_by_multiplying
 from kiln.emit.cold_kernels import cold_kernels, compile_for_size, compiles_for_size
@@ -43,7 +43,7 @@ from kiln.emit.square_roots import root_in_software
 from kiln.emit.total_division import divide_totally
 from kiln.emit.unordered_comparisons import hold_for_nan
 from kiln.errors import KilnError
-from kiln.files import atomic_dir, atomic_write, read_json, write_json
+from kiln.files import atomic_dir, atomic_write, write_json
 from kiln.lower.llvm_target import tvm_target
 from kiln.lower.schema import ExternalCode, KernelRecord
 from kiln.lower.target_check import (
@@ -62,7 +62,7 @@ from kiln.tir.bfloat16 import stored_as_bits
 
 def run(args: ObjectsStage) -> None:
     """Write the objects of all kernels that the plan uses, and vectors.json, to `args.out`."""
-    target = Target.model_validate(read_json(args.target))
+    target = read_target(args.target)
     plan = read_plan(args.plan / "plan.json")
     used = symbols_of(plan.buckets)
     texts: dict[str, str] = {}  # kernels as JSON

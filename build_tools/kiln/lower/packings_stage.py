@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kiln.config import Target
+from kiln.config import Target, read_target
 from kiln.config.records import read
 from kiln.config.slice_records import LowerConfig
-from kiln.files import atomic_dir, read_json, write_json
+from kiln.files import atomic_dir, write_json
 from kiln.lower.cases import Case, cases_of
 from kiln.lower.packings import limits
 from kiln.lower.pipeline import machine_of
@@ -18,7 +18,7 @@ from kiln.tir.tuning_records import choices_of
 
 def run(args: PackingsStage) -> None:
     """Write packings.json into the folder `args.out`."""
-    target = Target.model_validate(read_json(args.target))
+    target = read_target(args.target)
     config = read(LowerConfig, args.config)
     cases = [case for folder in args.sources for case in cases_of(store.load(folder))]
     with atomic_dir(args.out) as folder:

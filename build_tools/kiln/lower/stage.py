@@ -5,7 +5,7 @@ from __future__ import annotations
 import tvm
 
 from kiln.byoc.passes import external_passes
-from kiln.config import Target
+from kiln.config import read_target
 from kiln.config.records import read
 from kiln.config.slice_records import LowerConfig
 from kiln.files import atomic_dir, read_json, write_json
@@ -25,7 +25,7 @@ from kiln.tir.tuning_records import NotedRecords, choices_of
 def run(args: LowerStage) -> None:
     """Lower all cases of a bucket; write functions.json, params.safetensors, steps.json into `args.out`."""
     config = read(LowerConfig, args.config)
-    target = Target.model_validate(read_json(args.target))
+    target = read_target(args.target)
     target_check.check(target)
     check_together(target)
     threads = config.threads_on(target)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kiln.config import Target, sizes
+from kiln.config import Target, read_target, sizes
 from kiln.config.boxes import STATIC_BOX, Box, BoxList
 from kiln.config.interface import CountedDimension, Interface, PortRecord
 from kiln.config.memory import Region, regions_of
@@ -67,7 +67,7 @@ class LowerResult:
 def run(args: PlanStage) -> None:
     """Read the results of the lower stage; write plan.json and params.raw into the folder args.out."""
     config = read(PlanConfig, args.config)
-    target = Target.model_validate(read_json(args.target))
+    target = read_target(args.target)
     buckets = read(BoxList, args.buckets).buckets if args.buckets else [STATIC_BOX]
     lowered = [
         LowerResult(

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from kiln.config import Target
+from kiln.config import Target, read_target
 from kiln.device.link import link, link_flags
 from kiln.files import read_json, write_json
 from kiln.report.elf import read_program
@@ -19,7 +19,7 @@ _PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 def run(args: JointSizeStage) -> None:
     """Link a program that uses all models, print the table, and write the figures."""
-    target = Target.model_validate(read_json(args.target))
+    target = read_target(args.target)
     figures = read_json(args.joint / "joint.json")
     alone = {entry["model"]: entry["linked"]["flash_bytes"] for entry in map(read_json, args.sizes)}
     figures |= {"flash_bytes": _flash(args.joint, figures, target, args.work), "flash_bytes_alone": alone}

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kiln.config import Target, sizes
+from kiln.config import read_target, sizes
 from kiln.config.records import read
 from kiln.emit.size_schema import (
     BucketFigures,
@@ -42,7 +42,7 @@ def run(args: SizeStage) -> None:
         return
     if args.plan is None or args.target is None or args.out is None:
         raise KilnError("size: --plan, --target and --out are needed without --print")
-    plan, target = read_plan(args.plan), Target.model_validate(read_json(args.target))
+    plan, target = read_plan(args.plan), read_target(args.target)
     figures = plan_figures(plan, target.name)
     if args.bundle:
         if args.work is None:

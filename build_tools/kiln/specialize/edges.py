@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from kiln.config import Target
+from kiln.config import Target, read_target
 from kiln.config.boxes import Box
 from kiln.config.dims import Dim, Segment
 from kiln.config.records import read
 from kiln.config.slice_records import EdgesConfig
 from kiln.errors import KilnError
-from kiln.files import read_json, write_json
+from kiln.files import write_json
 from kiln.specialize.auto import BucketConstraints, BucketCost, ChosenBuckets, Interval, choose, table_text
 from kiln.specialize.traffic import Range, Traffic, read_costs, read_traffic
 from kiln.stages.model import EdgesStage
@@ -28,7 +28,7 @@ SAMPLES = 5  # sizes of a dimension at which the cost is estimated; 3 where seve
 def run(args: EdgesStage) -> None:
     """Write buckets_auto.json, and print the table of the selection."""
     config = read(EdgesConfig, args.config)
-    target = Target.model_validate(read_json(args.target)) if args.target else None
+    target = read_target(args.target) if args.target else None
     try:
         content, text = edges(config, args.source, target)
     except KilnError as error:

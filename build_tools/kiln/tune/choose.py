@@ -21,7 +21,7 @@ from rich.text import Text
 from kiln.byoc.libraries.folder import LibraryFolder
 from kiln.byoc.passes import ChosenBackends
 from kiln.byoc.registry import load, names
-from kiln.config import Target, canonical_json, cpus, target_config
+from kiln.config import Target, canonical_json, cpus, read_target, target_config
 from kiln.config.byoc import Byoc
 from kiln.config.host import read_cpuinfo
 from kiln.config.records import read
@@ -52,7 +52,7 @@ OWN = "kiln"
 def run(args: ChooseStage) -> None:
     """Time the subgraphs whose times are not known, print a table, and write the choices to --out."""
     config, byoc_config = read(LowerConfig, args.config), read_json(args.byoc)
-    target = Target.model_validate(read_json(args.target))
+    target = read_target(args.target)
     target_check.check(target)
     target = target.for_variant(target.base)  # calls of libraries are the same in every variant
     check_together(target)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kiln.config import Target, cpus
+from kiln.config import Target, cpus, read_target
 from kiln.config.host import read_cpuinfo
 from kiln.config.records import read
 from kiln.config.slice_records import LowerConfig
@@ -16,7 +16,7 @@ from kiln.device.check.runners import open_runner
 from kiln.device.check.runners.remote import RemoteRunner, remote_runner
 from kiln.device.deploy.registry import read_device
 from kiln.errors import KilnError
-from kiln.files import read_json, write_json
+from kiln.files import write_json
 from kiln.lower import target_check
 from kiln.lower.cases import cases_of
 from kiln.lower.pipeline import Lowering, lower
@@ -35,7 +35,7 @@ COLD = (4 << 20, 64 << 20)  # bounds in bytes of the memory from which weights a
 def run(args: TuneStage) -> None:
     """Time candidates for all kernels, merge the tuning records, print a summary, and write --out."""
     config = read(LowerConfig, args.config)
-    target = Target.model_validate(read_json(args.target))
+    target = read_target(args.target)
     target_check.check(target)
     target = target.for_variant(target.base)  # variants=NAME makes another one the target's own
     check_together(target)

@@ -14,10 +14,10 @@ from kiln.byoc.backend import Backend, Deb, Wheel
 from kiln.byoc.libraries import debian
 from kiln.byoc.libraries.find import Located, locate
 from kiln.byoc.registry import load
-from kiln.config import Target
+from kiln.config import Target, read_target
 from kiln.config.source import PypiSource, WheelTags
 from kiln.errors import KilnError
-from kiln.files import atomic_dir, read_json, write_json
+from kiln.files import atomic_dir, write_json
 from kiln.scratch import scratch_folder
 from kiln.sources import cache, pypi
 from kiln.stages.target import LibraryStage
@@ -27,7 +27,7 @@ _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64", "armv7": "EM_ARM"}
 
 def run(args: LibraryStage) -> None:
     """Write the output folder, completely or not at all."""
-    target = Target.model_validate(read_json(args.target))
+    target = read_target(args.target)
     backend = load(args.backend)
     with atomic_dir(args.out) as folder:
         for name in ("include", "lib"):

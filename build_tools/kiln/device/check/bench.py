@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from kiln.config import Target
+from kiln.config import Target, read_target
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.device.check import host_cpu
 from kiln.device.check.execute import LONGER
@@ -26,7 +26,7 @@ from kiln.device.deploy import listing
 from kiln.device.deploy.transports import StillRunningError
 from kiln.device.vector_files import encode
 from kiln.errors import KilnError
-from kiln.files import read_json, write_json
+from kiln.files import write_json
 from kiln.plan.schema import Plan, PlannedBucket, read_plan
 from kiln.plan.variants import plan_of
 from kiln.runtime.traffic import TrafficCounts, add_to_file
@@ -60,7 +60,7 @@ class TimedRuns:
 
 def run(args: DeviceBenchStage) -> None:
     """Print a line for each bucket and number of threads; with --steps the slowest steps on one thread."""
-    target, plan = Target.model_validate(read_json(args.target)), read_plan(args.plan)
+    target, plan = read_target(args.target), read_plan(args.plan)
     bundle = open_bundle(args.bundle)
     with chosen_runner(target, args.device, args.bundle.name) as runner:
         if runner.unit not in _UNITS:

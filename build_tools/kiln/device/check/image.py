@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kiln.config import Target
+from kiln.config import Target, read_target
 from kiln.config.memory import region_of
 from kiln.device.bare import stack_bytes
 from kiln.device.bundle import PlacedImage, open_bundle
@@ -20,7 +20,7 @@ _REST = 16 << 10  # bytes: tensors, tables, buffers
 
 def run(args: ImageTestStage) -> None:
     """Print the results of each place; leave with status 1 and one line when any failed."""
-    target = Target.model_validate(read_json(args.target))
+    target = read_target(args.target)
     runner = runner_for(target)
     facts = read_json(args.facts)
     place_results = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from kiln.config import Target
+from kiln.config import read_target
 from kiln.device.check.runners.remote import chosen_runner
 from kiln.device.check.test import check
 from kiln.files import read_json, write_json
@@ -14,7 +14,7 @@ from kiln.stages.use import DeviceTestStage, JointTestStage
 
 def run(args: JointTestStage) -> None:
     """Print the results of each model; leave with status 1 and one line when any failed."""
-    target = Target.model_validate(read_json(args.target))
+    target = read_target(args.target)
     results = []
     for bundle in args.bundles:
         out = args.work / f"{bundle.name}.json"

@@ -10,7 +10,7 @@ import numpy as np
 from rich.table import Table
 
 from kiln.arrays import Array
-from kiln.config import Target, sizes
+from kiln.config import Target, read_target, sizes
 from kiln.config.data import Run
 from kiln.config.interface import Interface, PortRecord, Quantisation
 from kiln.config.records import read
@@ -20,7 +20,7 @@ from kiln.device.check.execute import BundleProgram, Outcome, execute
 from kiln.device.check.runners import Runner, shown_time
 from kiln.device.check.runners.remote import chosen_runner
 from kiln.errors import KilnError
-from kiln.files import read_json, write_json
+from kiln.files import write_json
 from kiln.golden.cases import check_size, match_sizes
 from kiln.plan.schema import read_plan
 from kiln.runtime.traffic import TrafficCounts, add_to_file
@@ -32,7 +32,7 @@ _CLASSES = 5  # shown where the model does not say how many
 
 def run(args: DeviceRunStage) -> None:
     """Classify the image and print the best classes; for other models print a summary of the outputs."""
-    target = Target.model_validate(read_json(args.target))
+    target = read_target(args.target)
     with chosen_runner(target, args.device, args.bundle.name) as runner:
         show(args, target, runner)
 

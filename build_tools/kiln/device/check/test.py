@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kiln.config import Target
+from kiln.config import Target, read_target
 from kiln.device.bundle import Bundle, GoldenVector, limits_of, open_bundle
 from kiln.device.check.bucket_check import check_buckets, in_order, print_bucket
 from kiln.device.check.execute import BundleProgram, Check, Outcome, execute
@@ -24,7 +24,7 @@ from kiln.stages.use import DeviceTestStage, GoldenCheck
 
 def run(args: DeviceTestStage) -> None:
     """Print a line for each vector and kind of check; leave with status 1 and one line when any failed."""
-    target = Target.model_validate(read_json(args.target))
+    target = read_target(args.target)
     with chosen_runner(target, args.device, args.bundle.name) as runner:
         check(args, target, runner)
 

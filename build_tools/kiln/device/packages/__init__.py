@@ -10,11 +10,11 @@ import hashlib
 import re
 
 from kiln import __version__
-from kiln.config import Target
+from kiln.config import Target, read_target
 from kiln.config.check import choices
 from kiln.device.bundle import Bundle, open_bundle
 from kiln.errors import KilnError
-from kiln.files import read_json, write_json
+from kiln.files import write_json
 from kiln.stages.use import PackageStage
 
 _OF_SEVERAL = frozenset({"aar", "xcframework"})
@@ -22,7 +22,7 @@ _OF_SEVERAL = frozenset({"aar", "xcframework"})
 
 def run(args: PackageStage) -> None:
     """Write the package of a bundle to `args.out`. Raises KilnError if the target has none of this kind."""
-    target = Target.model_validate(read_json(args.target))
+    target = read_target(args.target)
     bundle = open_bundle(args.bundle)
     kind = kind_of(target, args.kind)
     if kind == "npm":
@@ -56,7 +56,7 @@ def run(args: PackageStage) -> None:
 def _others(args: PackageStage) -> list[tuple[Bundle, Target]]:
     """The model's bundles for further targets, with these targets."""
     return [
-        (open_bundle(folder), Target.model_validate(read_json(target)))
+        (open_bundle(folder), read_target(target))
         for folder, target in zip(args.others, args.other_targets, strict=True)
     ]
 
