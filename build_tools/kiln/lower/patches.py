@@ -173,8 +173,9 @@ def is_elementwise(call: Any) -> bool:
 
 
 def regions(func: Any) -> list[ImageRegion]:
-    """The regions of a function that can be divided, by cut, in the order of the cuts: along rows, then along
-    the columns of images of one row.
+    """The regions of a function that can be divided, in the order of their cuts.
+
+    Along rows first, then along the columns of images of one row.
     """
     return [region for axis in (ROWS, COLUMNS) for region in _regions(func, axis)]
 

@@ -93,6 +93,7 @@ def save(mod: tvm.IRModule, directory: str | Path) -> None:
     """Write module.json and params.safetensors into `directory`. Raises KilnError when writing fails."""
     module, tensors = split(mod)
     directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
     tensorfile.save(tensors, directory / "params.safetensors")
     atomic_write(directory / "module.json", tvm.ir.save_json(module))
 
