@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -80,6 +81,30 @@ def test_the_example_of_dynamic_sizes(tmp_path: Path) -> None:
     toolchain.run(
         [*command, *flags, include, str(tmp_path / "kinds.c"), "-o", str(tmp_path / "kinds.o")], "C"
     )
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(not all(map(shutil.which, ("cmake", "qemu-aarch64"))), reason="needs CMake and QEMU")
+def test_getting_started(project: Project) -> None:
+    """The commands and files of the page up to the program that runs in QEMU; a board is not there."""
+    page = (ROOT / "docs/getting-started.md").read_text(encoding="utf-8").split("\n## 5. ")[0]
+    project.make("target=x86_64", "model=resnet", "size")
+    source = project.build / ".stages/models/resnet/source.tflite"
+    (project.folder / "my_net.tflite").write_bytes(source.read_bytes())
+    for language, name in (("c", "main.c"), ("cmake", "CMakeLists.txt"), ("sh", "zig-cc")):
+        [text] = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+        (project.folder / name).write_text(text.replace("KILN/", f"{ROOT}/"), encoding="utf-8")
+    commands = re.findall(r"^ {4}((?:\./kiln|chmod|cmake|qemu)\b(?:.*\\\n)*.*)", page, re.MULTILINE)
+    assert len(commands) == 7
+    (project.folder / "kiln").symlink_to(ROOT / "kiln")
+    for command in commands:
+        command = command.replace("KILN/build", str(project.build))
+        done = subprocess.run(
+            ["bash", "-euc", command], cwd=project.folder, env=project.environment(), capture_output=True,
+            text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, command + done.stdout + done.stderr
+    assert len(done.stdout.split()) == 10
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
