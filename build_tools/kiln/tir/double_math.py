@@ -48,12 +48,19 @@ def _two_to(n: Expr) -> Expr:
 
 
 def log(let: Let, x: Expr) -> Expr:
-    """Natural logarithm: 2 artanh((m - 1) / (m + 1)) + e ln 2, with m in [sqrt 1/2, sqrt 2]; NaN below 0."""
+    """Natural logarithm: 2 artanh((m - 1) / (m + 1)) + e ln 2, with m in [sqrt 1/2, sqrt 2]; NaN below 0.
+
+    A subnormal x is multiplied by 2^52.
+    """
     terms = [1.0 / (2 * power + 1) for power in range(11, -1, -1)]
+    normal = f64(2.0**-1022)
 
     def split(x: Expr) -> Expr:
-        bits = reinterpreted(x, "int64")
-        exponent = cast("float64", (bits >> i64(52)) - i64(1022))
+        scaled = select(x < normal, x * f64(2.0**52), x)
+        return let(reinterpreted(scaled, "int64"), "bits", lambda bits: parts(x, bits))
+
+    def parts(x: Expr, bits: Expr) -> Expr:
+        exponent = cast("float64", (bits >> i64(52)) - select(x < normal, i64(1074), i64(1022)))
         mantissa_bits = (bits & i64((1 << 52) - 1)) | i64(0x3FE0000000000000)
         mantissa = reinterpreted(mantissa_bits, "float64")
         return let(exponent, "e", lambda e: let(mantissa, "m", lambda m: value(x, e, m)))

@@ -204,7 +204,7 @@ def erf(let: Let, x: Expr) -> Expr:
 
 def power(let: Let, x: Expr, y: Expr) -> Expr:
     """x^y; see `real_power`."""
-    return real_power(let, x, y, FloatFunctions(f64, exp, log, trunc, 2.3e-308))
+    return real_power(let, x, y, FloatFunctions(f64, exp, log, trunc))
 
 
 UNARY: dict[str, Callable[[Let, Expr], Expr]] = {

@@ -41,7 +41,7 @@ from kiln.tir.vector_expr import (
     trunc,
 )
 
-_LARGEST = 3.4028234663852886e38  # of float32
+_LARGEST, _LEAST = 3.4028234663852886e38, 2.0**-126  # of the normal numbers of float32
 
 # Without this attribute, TVM 0.27 turns vectors of these functions back into loops over single elements.
 for _name in ("erf", "log1p", "nearbyint", "rsqrt", *inverse_functions.NAMES):
@@ -90,24 +90,39 @@ def _exp_of(let: Let, x: Expr, sign: int) -> Expr:
 
 
 def log(let: Let, x: Expr) -> Expr:
-    """Natural logarithm of x > 0; -inf at 0, infinity at infinity, NaN below 0 and for NaN.
+    """Natural logarithm of x > 0; -inf at 0, infinity at infinity, NaN below 0 and for NaN."""
+    return _log(let, x, subnormal=True)
+
+
+def _log_of_normal(let: Let, x: Expr) -> Expr:
+    """`log` of an x that is never subnormal."""
+    return _log(let, x, subnormal=False)
+
+
+def _log(let: Let, x: Expr, subnormal: bool) -> Expr:
+    """`log`; `subnormal`: also of subnormal numbers.
 
     x = 2^e m, with m from sqrt(1/2) to sqrt(2): the bits of m lie between those of the limits, so subtracting
-    the bits of the lower limit leaves e above the bits of the fraction.
+    the bits of the lower limit leaves e above the bits of the fraction. A subnormal x is multiplied by 2^23.
     """
     terms = (
         -7.6344974339e-2, 1.2761577964e-1, -1.3160182536e-1, 1.4201757312e-1,
         -1.6623356938e-1, 2.0001226664e-1, -2.5000819564e-1, 3.3333331347e-1,
     )  # fmt: skip
     lowest = 0x3F3504F3  # sqrt(1/2)
+    normal = f32(_LEAST)
 
     def split(x: Expr) -> Expr:
-        bits = reinterpreted(x, "int32")
+        scaled = select(x < normal, x * f32(2.0**23), x) if subnormal else x
+        return let(reinterpreted(scaled, "int32"), "bits", lambda bits: power_of_two(x, bits))
+
+    def power_of_two(x: Expr, bits: Expr) -> Expr:
         return let((bits - i32(lowest)) >> i32(23), "e", lambda e: fraction(x, bits, e))
 
     def fraction(x: Expr, bits: Expr, e: Expr) -> Expr:
         mantissa = reinterpreted(bits - (e << i32(23)), "float32")
-        exponent = let(cast("float32", e), "exponent", lambda exponent: exponent)
+        whole = e - select(x < normal, i32(23), i32(0)) if subnormal else e
+        exponent = let(cast("float32", whole), "exponent", lambda exponent: exponent)
         return let(mantissa - f32(1.0), "f", lambda f: series(x, exponent, f))
 
     def series(x: Expr, exponent: Expr, f: Expr) -> Expr:
@@ -129,7 +144,7 @@ def log1p(let: Let, x: Expr) -> Expr:
     terms = [(-1.0) ** (k + 1) / k for k in range(4, 0, -1)]
 
     def value(x: Expr) -> Expr:
-        return select(tirx.abs(x) < f32(1 / 64), x * polynomial(x, terms), log(let, x + f32(1.0)))
+        return select(tirx.abs(x) < f32(1 / 64), x * polynomial(x, terms), _log_of_normal(let, x + f32(1.0)))
 
     return let(x, "x", value)
 
@@ -244,7 +259,7 @@ def power(let: Let, x: Expr, exponent: Expr) -> Expr:
 
 
 def _general_power(let: Let, x: Expr, y: Expr) -> Expr:
-    return real_power(let, x, y, FloatFunctions(f32, exp, log, trunc, 1.17549435e-38))
+    return real_power(let, x, y, FloatFunctions(f32, exp, log, trunc))
 
 
 _UNARY: dict[str, Callable[[Let, Expr], Expr]] = {
@@ -271,9 +286,9 @@ _UNARY: dict[str, Callable[[Let, Expr], Expr]] = {
     "acos": inverse_functions.acos,
     "sinh": lambda let, x: inverse_functions.sinh(let, x, exp),
     "cosh": lambda let, x: inverse_functions.cosh(let, x, exp),
-    "asinh": lambda let, x: inverse_functions.asinh(let, x, log),
-    "acosh": lambda let, x: inverse_functions.acosh(let, x, log),
-    "atanh": lambda let, x: inverse_functions.atanh(let, x, log),
+    "asinh": lambda let, x: inverse_functions.asinh(let, x, _log_of_normal),
+    "acosh": lambda let, x: inverse_functions.acosh(let, x, _log_of_normal),
+    "atanh": lambda let, x: inverse_functions.atanh(let, x, _log_of_normal),
     "log1p": log1p,
 }
 

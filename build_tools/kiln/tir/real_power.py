@@ -14,13 +14,12 @@ from kiln.tir.vector_expr import Let, in_lanes, select
 
 @dataclass(frozen=True)
 class FloatFunctions:
-    """Functions of one type of floats; `number` makes a constant, `least` is the least normal number."""
+    """Functions of one type of floats; `number` makes a constant."""
 
     number: Callable[[float], Expr]
     exp: Callable[[Let, Expr], Expr]
     log: Callable[[Let, Expr], Expr]
     trunc: Callable[[Let, Expr], Expr]
-    least: float
 
 
 def real_power(let: Let, x: Expr, y: Expr, floats: FloatFunctions) -> Expr:
@@ -31,7 +30,7 @@ def real_power(let: Let, x: Expr, y: Expr, floats: FloatFunctions) -> Expr:
     number, trunc = floats.number, floats.trunc
 
     def sized(x: Expr, y: Expr) -> Expr:
-        size = floats.exp(let, y * floats.log(let, tirx.max(tirx.abs(x), number(floats.least))))
+        size = floats.exp(let, y * floats.log(let, tirx.abs(x)))
         of_one = tirx.EQ(tirx.abs(x), in_lanes(number(1.0), x))  # of any y, also an infinite one
         return let(select(of_one, number(1.0), size), "size", lambda size: signed(x, y, size))
 

@@ -90,7 +90,7 @@ ABSOLUTE: dict[str, tuple[Function, Callable[[Array], Array], Array, float]] = {
 }
 RELATIVE: dict[str, tuple[Function, Callable[[Array], Array], Array, float]] = {
     "exp": (tirx.exp, np.exp, line(-87, 88), 2.0),
-    "log": (tirx.log, np.log, np.logspace(-37, 38, 100_003).astype("f4"), 2.0),
+    "log": (tirx.log, np.log, np.logspace(-44.8, 38, 100_003).astype("f4"), 2.0),
     "sqrt": (tirx.sqrt, np.sqrt, line(0, 1e6), 0.51),
     "rsqrt": (tirx.rsqrt, lambda x: x**-0.5, line(1e-3, 1e6), 1.6),
     "cube": (lambda x: tirx.pow(x, tirx.FloatImm("float32", 3.0)), lambda x: x**3, line(-9, 9), 1.6),
