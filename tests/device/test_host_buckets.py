@@ -123,6 +123,7 @@ def test_bench_and_run_record_the_sizes_of_their_runs(tmp_path: Path) -> None:
     more = ["--plan", str(tmp_path / "plan.json"), "--traffic", str(traffic)]
     done = bundle.stage("device-bench", *more, "--out", str(tmp_path / "bench.json"))
     assert (done.returncode, done.stderr) == (0, "")
+    assert "width12_16 at batch=2, width=16\n" in done.stdout
     runs = json.loads((tmp_path / "bench.json").read_text())["runs"]
     counted = read_counts(traffic)
     assert counted.dims == ("batch", "width") and len(counted.rows) == 3

@@ -78,6 +78,8 @@ def run(args: DeviceBenchStage) -> None:
         ("bucket", "threads", "runs", "least", "median", "nine in ten"),
         [row for figure in figures["runs"] for row in _rows(figure, figures["time_unit"])],
     )
+    if plan.dims:
+        print("\n".join(_size_lines([dim.name for dim in plan.dims], figures["runs"])))
     if args.steps:
         _print_steps(figures)
         if figures["time_unit"] != "ms":
@@ -212,6 +214,12 @@ def _summary(runs: Sequence[int]) -> dict[str, float]:
         "nine_in_ten": ordered[(len(ordered) * 9) // 10],
     }
     return {name: value / 1e6 for name, value in chosen.items()}
+
+
+def _size_lines(dims: Sequence[str], runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each bucket: the sizes at which it was timed."""
+    sizes = {run["bucket"]: zip(dims, run["sizes"], strict=False) for run in runs}
+    return [f"{name} at {', '.join(f'{dim}={size}' for dim, size in at)}" for name, at in sizes.items()]
 
 
 def _rows(figure: Mapping[str, Any], unit: str) -> list[list[str]]:
