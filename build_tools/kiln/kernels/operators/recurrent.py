@@ -2,8 +2,8 @@
 
 A step multiplies the state by its weights, starting from the contribution of the input, and then computes
 gates and states element by element. States stay in the memory of the results h and c, which hold the final
-states at the end. The directions, and blocks of rows of the batch, are independent tasks. The size of the
-code depends neither on the length nor on the batch.
+states at the end. Steps after the longest sequence of a task only write zeros. The directions, and blocks of
+rows of the batch, are independent tasks. The size of the code depends neither on the length nor on the batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kiln.kernels.operators.recurrent_products import (
     has_reset,
     phases,
 )
-from kiln.tir.builder import bind, divide, int64, load, modulo, serial, store
+from kiln.tir.builder import bind, divide, int64, load, modulo, registers, serial, store
 from kiln.tir.symbols import ceil_div, is_dynamic
 from kiln.tir.tiled_loops import tasks_of
 from kiln.tir.vector_expr import f32
@@ -67,6 +67,7 @@ class LayerLoops(LayerProducts):
         with serial(count) as row:
             for name in ("h", "c") if self.layer.kind == "LSTM" else ("h",):
                 self.units(partial(self._start, name, side, first + row))
+        longest = self._longest(first, count)
         with serial(self.length) as step:
             last = int64(self.length) - int64(1) - step
             if self.layer.direction == "bidirectional":
@@ -74,14 +75,38 @@ class LayerLoops(LayerProducts):
             else:
                 time = step if self.layer.direction == "forward" else bind(last)
             rows_of_task = TaskRows(side, first, count, step, time)
-            for number, (column, columns) in enumerate(phases(self.layer)):
-                reads_reset = bool(number) and not self.layer.before_reset
-                if reads_reset:
-                    with serial(count) as row:
-                        self.units(partial(self._reset, rows_of_task, first + row))
-                self.product(rows_of_task, column, columns, "gated" if reads_reset else "h")
-            with serial(count) as row:
-                self._advance(rows_of_task, bind(first + row))
+            if longest is None:
+                self._step(rows_of_task)
+            else:
+                with builder.If(time < load(longest, [int64(0)])):
+                    with builder.Then():
+                        self._step(rows_of_task)
+                    with builder.Else(), serial(count) as row:
+                        self.units(partial(self._write, rows_of_task, bind(first + row), value=f32(0.0)))
+
+    def _longest(self, first: Expr, count: Extent) -> Any:
+        """Memory that holds the steps of the longest sequence of a task; None if all have all steps."""
+        if "lengths" not in self.buffers:
+            return None
+        longest = registers([1], "int64", "local" if self.blocking.threads else "global")
+        place = [int64(0)]
+        store(longest, place, int64(0))
+        with serial(count) as row:
+            steps = tirx.Cast("int64", load(self.buffers["lengths"], [first + row]))
+            store(longest, place, tirx.max(load(longest, place), steps))
+        return longest
+
+    def _step(self, rows_of_task: TaskRows) -> None:
+        """Write the products of a step, then its states and outputs."""
+        first, count = rows_of_task.first, rows_of_task.count
+        for number, (column, columns) in enumerate(phases(self.layer)):
+            reads_reset = bool(number) and not self.layer.before_reset
+            if reads_reset:
+                with serial(count) as row:
+                    self.units(partial(self._reset, rows_of_task, first + row))
+            self.product(rows_of_task, column, columns, "gated" if reads_reset else "h")
+        with serial(count) as row:
+            self._advance(rows_of_task, bind(first + row))
 
     def _start(self, name: str, side: Expr, row: Expr, unit: Expr) -> None:
         state_indices = self.state(side, row, unit)
