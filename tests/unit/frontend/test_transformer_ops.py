@@ -6,6 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kiln.config.library import load_variant
+from kiln.frontend.importer import import_model
+from kiln.frontend.options import ImportOptions
+from kiln.graph.pipeline import simplify
+from kiln.lower.pipeline import Lowering, lower
 
 from .many_nodes import MICROSOFT, ManyNodes
 
@@ -91,10 +96,25 @@ def test_packed_weights(tmp_path: Path) -> None:
         if bits == 4:  # columns of blocks in another order
             order = m.const(m.rng.permutation(np.arange(48) // 16)[:40].astype("i4"))
             m.add("order", "MatMulNBits", m.normal(2, 3, 40), packed, scales, "", order, **form)
+            full = m.const(m.rng.permutation(np.arange(40) // 16).astype("i4"))  # no column of a block lacks
+            m.add("full", "MatMulNBits", m.normal(2, 3, 40), packed, scales, "", full, **form)
         zeros = m.const(m.some("uint8", 6, packs))
         m.add(f"zeros{bits}", "MatMulNBits", m.normal(2, 3, 40), packed, scales, zeros, "",
               m.const(np.ones(6, "f4")), **form)  # fmt: skip
     m.check(tmp_path / "m.onnx")
+
+
+def test_packed_weights_in_another_order_are_stored_in_few_bits(tmp_path: Path) -> None:
+    m, depth, columns = ManyNodes(), 512, 16
+    packed = m.const(m.some("uint8", columns, depth // 32, 16))
+    scales = m.const(m.rng.uniform(0.1, 1, (columns, depth // 32)).astype("f4"))
+    order = m.const(m.rng.permutation(np.arange(depth) // 32).astype("i4"))
+    form = {"K": depth, "N": columns, "bits": 4, "block_size": 32, "domain": MICROSOFT}
+    m.add("y", "MatMulNBits", m.normal(1, depth), packed, scales, "", order, **form)
+    module, _ = import_model(m.save(tmp_path / "m.onnx"), ImportOptions("m"))
+    steps = lower(simplify(module), Lowering("m", load_variant("x86_64"), "none"))
+    weights = [value for value in steps.params.values() if value.ndim > 1 or value.size > depth]
+    assert sum(value.nbytes for value in weights) <= depth * columns * (4 + 1) // 8
 
 
 @pytest.mark.slow

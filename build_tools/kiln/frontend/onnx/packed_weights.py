@@ -50,9 +50,13 @@ def matmul_nbits(body: Body) -> list[str]:
         points = (unpacked(rows, bits, blocks) if packs else rows).astype("float32")
     at = _blocks_of_columns(body, depth, block)
     weights = (levels - points[:, at]) * scales[:, at]
-    dtype = body.dtype(body.input(0))
-    matrix = np.ascontiguousarray(weights.T)
-    product = body.op("MatMul", body.input(0), body.const(matrix, dtype))
+    dtype, x = body.dtype(body.input(0)), body.input(0)
+    places = np.argsort(at, kind="stable")
+    if not np.array_equal(places, np.arange(depth)) and np.array_equal(at[places], np.arange(depth) // block):
+        # The columns of a block lie together again, so that the weights are stored in few bits.
+        x = body.op("Gather", x, body.const(places.astype("int64")), axis=body.rank(x) - 1)
+        weights = weights[:, places]
+    product = body.op("MatMul", x, body.const(np.ascontiguousarray(weights.T), dtype))
     return [body.op("Add", product, body.input(5)) if body.has(5) else product]
 
 
