@@ -58,6 +58,9 @@ export class Model {
   // Run once; returns the outputs by name, each { data, dims } with memory of its own.
   run(tensors) {
     const e = this.#exports;
+    if (tensors === null || typeof tensors !== "object") {
+      throw new TypeError(`an object expected, with the inputs ${about.inputs.map((p) => p.name).join(", ")}`);
+    }
     const unknown = Object.keys(tensors).find((name) => !about.inputs.some((port) => port.name === name));
     if (unknown !== undefined) {
       throw new TypeError(`the model has no input '${unknown}': ${about.inputs.map((p) => p.name).join(", ")}`);
