@@ -135,7 +135,9 @@ def rule_of(call: Any, axis: int = ROWS) -> RowRule | None:
         reach = (int(shape_of(call.args[1])[window]) - 1) * integers(attrs.dilation)[window] + 1
         return RowRule(data, rows, integers(attrs.strides)[window], reach)
     if name in _POOLS:
-        plain = not attrs.ceil_mode and all(size == 1 for size in integers(attrs.dilation))
+        # A mean divides by the elements of its window that are inside of the image and its own padding.
+        whole = not attrs.ceil_mode or name == "relax.nn.max_pool2d"
+        plain = whole and all(size == 1 for size in integers(attrs.dilation))
         if str(attrs.layout) != "NHWC" or not plain:
             return None
         before = integers(attrs.padding)[window]
@@ -243,11 +245,13 @@ def _with_padding(call: Any, args: Sequence[Any], need: Need, rows: int, axis: i
     """`call` on other operands, with the padding of `need`; `rows`: rows of its result, along `axis`."""
     name, attrs = operator(call), call.attrs
     if name in _POOLS:
-        padding, window = integers(attrs.padding), axis - ROWS
-        padding[window], padding[window + 2] = need.before, need.after
+        sizes, padding = integers(attrs.pool_size), integers(attrs.padding)
+        if attrs.ceil_mode:  # explicit padding in place of windows that end after the image
+            last = (shape_of(call)[COLUMNS] - 1) * integers(attrs.strides)[1] + sizes[1]
+            padding[3] = max(last - padding[1] - shape_of(call.args[0])[COLUMNS], 0)
+        padding[axis - ROWS :: 2] = need.before, need.after
         return _POOLS[name](
-            args[0], integers(attrs.pool_size), integers(attrs.strides),
-            padding, integers(attrs.dilation), False,
+            args[0], sizes, integers(attrs.strides), padding, integers(attrs.dilation), False,
             bool(attrs.count_include_pad), str(attrs.layout),
         )  # fmt: skip
     if name == "relax.nn.pad":
