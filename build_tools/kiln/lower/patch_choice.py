@@ -20,17 +20,11 @@ from tvm import relax
 from kiln.config import Target
 from kiln.config.memory import region_of, regions_of
 from kiln.config.sizes import ceil_div
+from kiln.extents import shape_of
 from kiln.graph.bindings import operator
 from kiln.lower.dims import Dims
-from kiln.lower.patches import (
-    ImageRegion,
-    bands,
-    divided,
-    is_elementwise,
-    macs_of,
-    regions,
-    rows_of,
-)
+from kiln.lower.patches import ImageRegion, bands, divided, macs_of, regions, rows_of
+from kiln.lower.row_rules import is_elementwise
 from kiln.lower.schema import PatchRecord
 
 # Rows of a band; those of images, and the longer ones of signals.
@@ -84,6 +78,11 @@ def _read(call: Any) -> list[Any]:
     return [item for item in expressions if isinstance(item, relax.Var)]
 
 
+def _changes_shape(call: Any) -> bool:
+    """Whether a call is a reshape to another shape."""
+    return operator(call) == "relax.reshape" and shape_of(call) != shape_of(call.args[0])
+
+
 class _StoredTensors:
     """The tensors of a function that take memory, and the steps that compute them.
 
@@ -99,14 +98,19 @@ class _StoredTensors:
             if operator(call) == "relax.reshape" and call.args[0] in self.outside:
                 self.outside.add(variable)
         readers: dict[Any, list[Any]] = {}
-        for _, call in self.bindings:
+        fused = set[Any]()  # calls that can be fused after what they read
+        for variable, call in self.bindings:
+            if is_elementwise(call) and (variable in self.outside or not _changes_shape(call)):
+                fused.add(call)
             for item in _read(call):
                 readers.setdefault(item, []).append(call)
-        # Fusion stops at a reshape, and does not store what it reads.
+        # Fusion stops at a reshape: one to the same shape is stored in place of what it reads, another one is
+        # a view of it.
         self.stored = {
-            variable: operator(call) == "relax.reshape"
-            or (
-                any(not is_elementwise(c) for c in readers.get(variable, []))
+            variable: not _changes_shape(call)
+            if operator(call) == "relax.reshape"
+            else (
+                any(c not in fused for c in readers.get(variable, []))
                 and not (
                     all(operator(c) == "relax.nn.pad" for c in readers[variable])
                     and len(readers[variable]) == 1
@@ -129,10 +133,10 @@ class _StoredTensors:
         self.reads = {v: self.sources(call) for v, call in self.bindings if self.stored[v]}
 
     def sources(self, call: Any) -> tuple[Any, ...]:
-        """The stored tensors that `call` reads, through tensors that are not stored."""
+        """The stored tensors, and views of them, that `call` reads, through tensors that are not stored."""
         tensors: dict[Any, None] = {}
         for item in _read(call):
-            if item not in self.calls or self.stored[item]:
+            if item not in self.calls or self.stored[item] or _changes_shape(self.calls[item]):
                 tensors[item] = None
             else:
                 tensors.update(dict.fromkeys(self.sources(self.calls[item])))
@@ -149,8 +153,15 @@ class _StoredTensors:
                     return None
                 result += inside
             elif variable not in in_region and self.stored[variable]:
-                result.append(_Event(self.reads[variable], variable, self.sizes[variable]))
+                reads = tuple(map(self._viewed, self.reads[variable]))
+                result.append(_Event(reads, variable, self.sizes[variable]))
         return result
+
+    def _viewed(self, variable: Any) -> Any:
+        """The tensor that `variable` is a view of, or itself."""
+        while (call := self.calls.get(variable)) is not None and _changes_shape(call):
+            variable = call.args[0]
+        return variable
 
     def _of_bands(self, region: ImageRegion, count: int) -> list[_Event] | None:
         result = []
@@ -163,12 +174,12 @@ class _StoredTensors:
             for item in copied:
                 rows = needs[item].last - needs[item].first
                 size = ceil_div(_bytes(item, self.greatest) * rows, region.rows_of(item))
-                result.append(_Event((item,), (number, item), size))
+                result.append(_Event((self._viewed(item),), (number, item), size))
             for variable, _ in region.calls:
                 if not self.stored[variable]:
                     continue
                 reads = tuple(
-                    (number, item) if item in in_region or item in copied else item
+                    (number, item) if item in in_region or item in copied else self._viewed(item)
                     for item in self.reads[variable]
                 )
                 size = self.sizes[variable]

@@ -2,10 +2,10 @@
 
 A *cut* is a feature map (NHWC) that operators which work row by row compute: convolutions, pools, padding,
 concats and slices of channels or columns, and elementwise operators. They begin at the inputs of the network,
-or at tensors of other operators, such as an input that is transposed. The cut's rows are divided into
-*bands*. Each band is computed from those rows of these inputs that it needs, one band after the other, and
-the bands are joined. A signal, an image of one row, is divided along its columns instead: a "row" is then one
-of them.
+which each band transposes for itself where the network does, or at tensors of other operators. The cut's rows
+are divided into *bands*. Each band is computed from those rows of these inputs that it needs, one band after
+the other, and the bands are joined. A signal, an image of one row, is divided along its columns instead: a
+"row" is then one of them.
 Neighbouring bands share rows of the layers between, which are computed for each of them (Lin et al.,
 "MCUNetV2", 2021).
 
@@ -25,29 +25,8 @@ from tvm import relax
 from kiln.callbacks import structural_map
 from kiln.config.sizes import ceil_div
 from kiln.extents import shape_of
-from kiln.graph.bindings import constant, integers, operator
-
-ROWS, COLUMNS = 1, 2  # the axes of an NHWC tensor that are divided: of images, and of images of one row
-# Operators that compute each element from the elements of the same place, and constants.
-_ELEMENTWISE = {
-    f"relax.{name}"
-    for name in (
-        "add", "subtract", "multiply", "divide", "maximum", "minimum", "right_shift", "left_shift", "astype",
-        "nn.relu", "nn.silu", "nn.gelu", "sigmoid", "tanh", "exp", "negative", "abs", "sign", "square",
-        "sqrt", "clip", "quantize", "dequantize", "floor", "round", "reshape", "take", "nn.leakyrelu",
-    )
-}  # fmt: skip
-_POOLS = {"relax.nn.max_pool2d": relax.op.nn.max_pool2d, "relax.nn.avg_pool2d": relax.op.nn.avg_pool2d}
-
-
-@dataclass(frozen=True)
-class Need:
-    """Rows `first` to `last` - 1 of an operand, with `before` and `after` rows of padding around them."""
-
-    first: int
-    last: int
-    before: int = 0
-    after: int = 0
+from kiln.graph.bindings import integers, operator
+from kiln.lower.row_rules import COLUMNS, POOLS, ROWS, Need, RowRule, activations, rule_of, transposed_input
 
 
 @dataclass(frozen=True)
@@ -76,104 +55,6 @@ class ImageRegion:
         return int(shape_of(image)[self.axis])
 
 
-def is_image(expr: relax.Expr) -> bool:
-    """Whether an expression is a tensor of four axes of static size."""
-    shape = getattr(expr.ty, "shape", None)
-    if shape is None or not isinstance(expr.ty, relax.TensorType):
-        return False
-    return len(shape) == 4 and all(isinstance(size, int) and size > 0 for size in shape_of(expr))
-
-
-def _activations(call: Any, axis: int) -> list[int]:
-    """Positions of the operands that have rows: not constants, nor tensors that are the same for all rows."""
-    live = [number for number, arg in enumerate(call.args) if isinstance(arg, relax.Var)]
-    if operator(call) not in _ELEMENTWISE or not is_image(call) or shape_of(call)[axis] == 1:
-        return live
-    return [number for number in live if not _has_one_row(call.args[number], axis)]
-
-
-def _has_one_row(expr: relax.Expr, axis: int) -> bool:
-    """Whether a tensor broadcasts along the rows of an image."""
-    shape = shape_of(expr) if isinstance(expr.ty, relax.TensorType) and expr.ty.shape is not None else None
-    return shape is not None and (len(shape) < 4 - axis or shape[axis - 4] == 1)
-
-
-@dataclass(frozen=True)
-class RowRule:
-    """The rows of `operands` that an operator reads for rows of its result: windows of `reach` rows.
-
-    `step`: rows between windows; `before`: rows of padding above the `rows` rows of the operands.
-    """
-
-    operands: tuple[Any, ...]
-    rows: int
-    step: int = 1
-    reach: int = 1
-    before: int = 0
-
-    def rows_read(self, first: int, last: int) -> Need | None:
-        """The rows that rows `first` to `last` - 1 of the result read; None where they read padding alone."""
-        begin, end = first * self.step - self.before, (last - 1) * self.step - self.before + self.reach
-        low, high = max(begin, 0), min(end, self.rows)
-        return Need(low, high, low - begin, end - high) if low < high else None
-
-
-def rule_of(call: Any, axis: int = ROWS) -> RowRule | None:
-    """The rule of an operator, for rows along `axis`; None where it cannot be divided."""
-    name, attrs, live = operator(call), call.attrs, _activations(call, axis)
-    data = tuple(call.args[number] for number in live)
-    if name == "relax.concat":
-        data = tuple(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else ()
-    if not data or not all(isinstance(item, relax.Var) and is_image(item) for item in data):
-        return None
-    if not is_image(call) or (axis == COLUMNS and any(shape_of(item)[ROWS] != 1 for item in (call, *data))):
-        return None
-    rows, window = int(shape_of(data[0])[axis]), axis - ROWS
-    if name == "relax.nn.conv2d":
-        if str(attrs.data_layout) != "NHWC" or any(integers(attrs.padding)) or live != [0]:
-            return None
-        reach = (int(shape_of(call.args[1])[window]) - 1) * integers(attrs.dilation)[window] + 1
-        return RowRule(data, rows, integers(attrs.strides)[window], reach)
-    if name in _POOLS:
-        # A mean divides by the elements of its window that are inside of the image and its own padding.
-        whole = not attrs.ceil_mode or name == "relax.nn.max_pool2d"
-        plain = whole and all(size == 1 for size in integers(attrs.dilation))
-        if str(attrs.layout) != "NHWC" or not plain:
-            return None
-        before = integers(attrs.padding)[window]
-        return RowRule(data, rows, integers(attrs.strides)[window], integers(attrs.pool_size)[window], before)
-    if name == "relax.nn.pad":
-        widths = integers(attrs.pad_width)
-        if str(attrs.pad_mode) != "constant" or any(widths[:2]) or len(widths) != 8:
-            return None
-        return RowRule(data, rows, before=widths[2 * axis])
-    if name == "relax.concat":
-        return RowRule(data, rows) if int(attrs.axis) % 4 not in (0, axis) else None
-    if name == "relax.strided_slice":
-        axes = [int(number) % 4 for number in call.args[1].fields]
-        return RowRule(data, rows) if not {0, axis} & set(axes) else None
-    return _elementwise_rule(call, axis, data)
-
-
-def _elementwise_rule(call: Any, axis: int, data: tuple[Any, ...]) -> RowRule | None:
-    name, live = operator(call), _activations(call, axis)
-    if name not in _ELEMENTWISE or any(shape_of(item) != shape_of(call) for item in data):
-        return None
-    fixed = [arg for number, arg in enumerate(call.args) if number not in live]
-    tables = [arg for arg in fixed if constant(arg) is not None and name != "relax.take"]
-    if not all(_has_one_row(table, axis) for table in tables):
-        return None
-    values = [constant(table) for table in tables]
-    if name in ("relax.quantize", "relax.dequantize") and any(v is None or v.size != 1 for v in values):
-        return None
-    return RowRule(data, int(shape_of(data[0])[axis]))
-
-
-def is_elementwise(call: Any) -> bool:
-    """Whether the operator computes each element from the operands' elements at the same index."""
-    return operator(call) in _ELEMENTWISE
-
-
 def regions(func: Any) -> list[ImageRegion]:
     """The regions of a function that can be divided, in the order of their cuts.
 
@@ -193,12 +74,15 @@ def _regions(func: Any, axis: int) -> list[ImageRegion]:
         for arg in getattr(binding.value, "args", [binding.value]):
             for item in arg.fields if isinstance(arg, relax.Tuple) else [arg]:
                 readers.setdefault(item, []).append(binding.var)
+    params = set(func.params)
     inside: dict[Any, set[Any]] = {}  # by variable: the calls that compute it, if all can be divided
     rules: dict[Any, RowRule] = {}
     result = []
     for binding in bindings:
         call = binding.value
         rule = rule_of(call, axis) if isinstance(call, relax.Call) else None
+        if operator(call) == "relax.permute_dims" and call.args[0] in params:
+            rule = transposed_input(call, axis)
         if rule is None:
             continue
         rules[binding.var], operands = rule, rule.operands
@@ -244,13 +128,13 @@ def rows_of(region: ImageRegion, first: int, last: int) -> dict[Any, Need] | Non
 def _with_padding(call: Any, args: Sequence[Any], need: Need, rows: int, axis: int) -> Any:
     """`call` on other operands, with the padding of `need`; `rows`: rows of its result, along `axis`."""
     name, attrs = operator(call), call.attrs
-    if name in _POOLS:
+    if name in POOLS:
         sizes, padding = integers(attrs.pool_size), integers(attrs.padding)
         if attrs.ceil_mode:  # explicit padding in place of windows that end after the image
             last = (shape_of(call)[COLUMNS] - 1) * integers(attrs.strides)[1] + sizes[1]
             padding[3] = max(last - padding[1] - shape_of(call.args[0])[COLUMNS], 0)
         padding[axis - ROWS :: 2] = need.before, need.after
-        return _POOLS[name](
+        return POOLS[name](
             args[0], sizes, integers(attrs.strides), padding, integers(attrs.dilation), False,
             bool(attrs.count_include_pad), str(attrs.layout),
         )  # fmt: skip
@@ -284,16 +168,19 @@ def _band(
         return builder.emit(_slice(value, first - begins, last - begins, axis))
 
     for variable, call in region.calls:
-        rows = needs[variable]
-        need = region.rules[variable].rows_read(rows.first, rows.last)
+        rows, rule = needs[variable], region.rules[variable]
+        need = rule.rows_read(rows.first, rows.last)
         assert need is not None
-        live = _activations(call, axis)
+        live = activations(call, axis)
         args = [
-            part(arg, need.first, need.last) if n in live else outside.get(arg, arg)
+            part(arg, need.first, need.last) if n in live and rule.operands else outside.get(arg, arg)
             for n, arg in enumerate(call.args)
         ]
         if operator(call) == "relax.concat":
             args = [relax.Tuple([part(item, need.first, need.last) for item in call.args[0].fields])]
+        if operator(call) == "relax.permute_dims":
+            axis_of_input = integers(call.attrs.axes)[axis]
+            args = [builder.emit(_slice(args[0], rows.first, rows.last, axis_of_input))]
         band = _with_padding(call, args, need, rows.last - rows.first, axis)
         held[variable] = builder.emit(band), rows.first
     return held[region.cut][0]
