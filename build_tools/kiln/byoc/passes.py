@@ -13,6 +13,7 @@ from kiln.byoc.partition import Partition
 from kiln.byoc.registry import load
 from kiln.config import Target
 from kiln.config.byoc import Byoc, may_compute
+from kiln.config.library_choices import LibraryChoices
 from kiln.config.precisions import is_narrow
 from kiln.graph.pipeline import Pass
 
@@ -29,17 +30,11 @@ def facts_of(target: Target, threads: str, precision: str = "fp32", rank: int | 
     return TargetFacts(target.arch, target.vector.isa, cores, gpu, precision, target.cuda, tiles, rank or 0)
 
 
-def external_passes(
-    config: Mapping[str, Any], target: Target, threads: str, precision: str = "fp32"
-) -> Passes:
-    """The passes that byoc.json (`config`) specifies.
-
-    `config`: {"byoc": the section, "backends": names} and, with `auto`, {"chosen": {subgraph: backend}}.
-    """
-    byoc = Byoc.model_validate(config["byoc"])
-    backends = [load(name) for name in config["backends"]]
+def external_passes(choices: LibraryChoices, target: Target, threads: str, precision: str = "fp32") -> Passes:
+    """The passes that compute subgraphs by the libraries of byoc.json."""
+    backends = [load(name) for name in choices.backends]
     facts = facts_of(target, threads, precision)
-    chosen = ChosenBackends(byoc, config.get("chosen"))
+    chosen = ChosenBackends(choices.byoc, choices.chosen)
     return Passes(backends, Partition(facts, chosen), chosen.subgraphs)
 
 

@@ -17,6 +17,7 @@ from typing import Any, cast
 from kiln import __version__
 from kiln.byoc.libraries.folder import bundled
 from kiln.config import Target, read_target
+from kiln.config.library_choices import LibraryChoices
 from kiln.config.records import read
 from kiln.config.slice_records import BundleConfig
 from kiln.emit import consumers
@@ -57,7 +58,7 @@ def run(args: BundleStage) -> None:
         manifest: Manifest = {
             **describe(config, plan, target, size, bundled(folder)),
             "precision": accuracy(read_json(args.precision) if args.precision else None),
-            "byoc": _choice(read_json(args.byoc)) if args.byoc else None,
+            "byoc": _choice(read(LibraryChoices, args.byoc)) if args.byoc else None,
             "source_sha256": file_sha256(args.model_file),
             "files": list_files(folder),
         }
@@ -92,9 +93,9 @@ def c_sizes(size: SizeFile) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _choice(chosen: Mapping[str, Any]) -> dict[str, Any]:
+def _choice(chosen: LibraryChoices) -> dict[str, Any]:
     """The manifest's `byoc` entry: the backend chosen for each subgraph by byoc=auto, and microseconds."""
-    return {key: chosen[key] for key in ("summary", "measured_on", "parts")}
+    return chosen.model_dump(include={"summary", "measured_on", "parts"})
 
 
 def libraries(plan: Plan, backends: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

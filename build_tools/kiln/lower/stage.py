@@ -6,6 +6,7 @@ import tvm
 
 from kiln.byoc.passes import external_passes
 from kiln.config import read_target
+from kiln.config.library_choices import LibraryChoices
 from kiln.config.records import read
 from kiln.config.slice_records import LowerConfig
 from kiln.files import atomic_dir, read_json, write_json
@@ -32,7 +33,7 @@ def run(args: LowerStage) -> None:
     choices = NotedRecords(choices_of(target))
     external = None
     if args.byoc:
-        external = external_passes(read_json(args.byoc), target, threads, config.precision)
+        external = external_passes(read(LibraryChoices, args.byoc), target, threads, config.precision)
     texts: dict[str, str] = {}
     values: store.Tensors = {}
     cases: list[LoweredCase] = []

@@ -6,11 +6,10 @@ and one bucket may have an operator that another one does not have.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from kiln.config import Target
-from kiln.config.byoc import Byoc
+from kiln.config.library_choices import LibraryChoices
 from kiln.config.slice_records import PlanConfig
 from kiln.lower.schema import KernelRecord, LoweredBucket
 
@@ -32,18 +31,17 @@ def check_effects(config: PlanConfig, target: Target, buckets: Sequence[LoweredB
 
 
 def check_libraries(
-    model: str, target: str, byoc_json: Mapping[str, Any], buckets: Sequence[LoweredBucket]
+    model: str, target: str, choices: LibraryChoices, buckets: Sequence[LoweredBucket]
 ) -> None:
     """Print a line for each library that computes nothing; raise KilnError for a glob that matches nothing.
 
     With `auto` the stage that chooses the libraries has told both.
     """
-    byoc = Byoc.model_validate(byoc_json["byoc"])
-    if byoc.auto:
+    if choices.byoc.auto:
         return
-    usable, subgraphs = byoc_json["backends"], {name for bucket in buckets for name in bucket.subgraphs or ()}
-    if byoc_json.get("globs_of_model"):
-        byoc.check_globs(model, target, usable, usable, subgraphs)
+    usable, subgraphs = choices.backends, {name for bucket in buckets for name in bucket.subgraphs or ()}
+    if choices.globs_of_model:
+        choices.byoc.check_globs(model, target, usable, usable, subgraphs)
     used = {kernel.external.backend for kernel in _kernels(buckets) if kernel.external is not None}
     for name in usable:
         if name not in used:

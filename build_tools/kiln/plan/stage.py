@@ -14,10 +14,11 @@ import numpy.typing as npt
 from kiln.config import Target, read_target, sizes
 from kiln.config.boxes import STATIC_BOX, Box, BoxList
 from kiln.config.interface import CountedDimension, Interface, PortRecord
+from kiln.config.library_choices import LibraryChoices
 from kiln.config.memory import Region, regions_of
 from kiln.config.records import read
 from kiln.config.slice_records import PlanConfig
-from kiln.files import atomic_dir, atomic_write, read_json, write_json
+from kiln.files import atomic_dir, atomic_write, write_json
 from kiln.lower.schema import (
     ConstantName,
     InputEquals,
@@ -78,7 +79,9 @@ def run(args: PlanStage) -> None:
     ]
     check_effects(config, target, [result.bucket for result in lowered])
     if args.byoc:
-        check_libraries(config.name, target.name, read_json(args.byoc), [result.bucket for result in lowered])
+        check_libraries(
+            config.name, target.name, read(LibraryChoices, args.byoc), [result.bucket for result in lowered]
+        )
     plan, payload = make_plan(lowered, buckets, read(Interface, args.interface), config, target)
     hashed = plan.model_dump(exclude={"model_hash", "untuned"})
     digest = hashlib.sha256(json.dumps(hashed, sort_keys=True).encode() + b"\0")

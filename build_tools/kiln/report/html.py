@@ -15,6 +15,8 @@ from markupsafe import Markup
 
 from kiln import __version__, templates
 from kiln.config import sizes
+from kiln.config.library_choices import LibraryChoices
+from kiln.config.records import read
 from kiln.emit.size_schema import BucketFigures, GpuResources, SizeFile, read_size
 from kiln.errors import printable
 from kiln.files import atomic_write, read_json
@@ -48,7 +50,7 @@ def run(args: ReportStage) -> None:
         test=read_json(args.test) if args.test else {},
         padding=_read(folder / "padding.json"),
         precision=read_json(args.precision) if args.precision else {},
-        byoc=read_json(args.byoc) if args.byoc else {},
+        byoc=read(LibraryChoices, args.byoc) if args.byoc else None,
         profile=read_json(args.profile) if args.profile else {},
         compared=read_json(args.compare) if args.compare else {},
         nodes=source_nodes(args.source) if args.source else [],
@@ -78,7 +80,7 @@ class PageContent:
     test: Mapping[str, Any] = field(default_factory=dict)
     padding: Mapping[str, Any] = field(default_factory=dict)
     precision: Mapping[str, Any] = field(default_factory=dict)
-    byoc: Mapping[str, Any] = field(default_factory=dict)
+    byoc: LibraryChoices | None = None
     profile: Mapping[str, Any] = field(default_factory=dict)
     compared: Mapping[str, Any] = field(default_factory=dict)
     nodes: Sequence[SourceNode] = ()

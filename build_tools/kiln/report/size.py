@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kiln.config import read_target, sizes
+from kiln.config.library_choices import LibraryChoices
 from kiln.config.records import read
 from kiln.emit.size_schema import (
     BucketFigures,
@@ -38,7 +39,7 @@ def run(args: SizeStage) -> None:
     if args.show:
         print_figures(read_size(args.show))
         if args.byoc:
-            print(read_json(args.byoc)["summary"])
+            print(read(LibraryChoices, args.byoc).summary)
         return
     if args.plan is None or args.target is None or args.out is None:
         raise KilnError("size: --plan, --target and --out are needed without --print")

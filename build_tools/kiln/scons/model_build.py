@@ -22,6 +22,7 @@ from kiln.config import (
 )
 from kiln.config.byoc import Byoc, read
 from kiln.config.faults import first_fault
+from kiln.config.library_choices import LibraryChoices
 from kiln.config.precisions import FIRST_ARCH
 from kiln.config.source import FileSource
 from kiln.errors import KilnError
@@ -127,20 +128,19 @@ class ModelBuild:
 
     def byoc_json(self) -> Path:
         """The backends to use, and with `byoc=auto` the reasons why others are not used, as a file."""
-        content = {
-            "byoc": self.byoc.model_dump(mode="json"),
-            "backends": self.backend_names,
+        content = LibraryChoices(
+            byoc=self.byoc,
+            backends=self.backend_names,
+            absent=dict(self.absent) if self.byoc.auto else {},
             # A target's globs are for many models; a copy of a model may have other subgraphs than the model.
-            "globs_of_model": self.byoc is self.model.byoc and not session().builds_copies,
-        }
-        if self.byoc.auto:
-            content["absent"] = self.absent
-        return text_file(self.folder / "byoc.json", canonical_json(content))
+            globs_of_model=self.byoc is self.model.byoc and not session().builds_copies,
+        )
+        return text_file(self.folder / "byoc.json", canonical_json(content.model_dump(mode="json")))
 
     def no_choice_file(self, path: Path) -> Path:
         """The result of `byoc=auto` where there is no backend to use, as the file `path`."""
-        content: dict[str, Any] = {"backends": [], "measured_on": None, "parts": [], "summary": self.auto}
-        return text_file(path, canonical_json(content))
+        content = LibraryChoices(byoc=self.byoc, backends=[], summary=self.auto or "")
+        return text_file(path, canonical_json(content.model_dump(mode="json")))
 
     def dump(self, folder: Path) -> Path | None:
         """`folder`, if the IR after each pass is to be written."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from rich import box
 from rich.table import Table
 from rich.text import Text
@@ -22,8 +23,9 @@ from kiln.byoc.libraries.folder import LibraryFolder
 from kiln.byoc.passes import ChosenBackends
 from kiln.byoc.registry import load, names
 from kiln.config import Target, canonical_json, cpus, read_target, target_config
-from kiln.config.byoc import Byoc
+from kiln.config.faults import first_fault
 from kiln.config.host import read_cpuinfo
+from kiln.config.library_choices import LibraryChoices, LibraryTime, TimedSubgraph
 from kiln.config.records import read
 from kiln.config.slice_records import LowerConfig
 from kiln.device.check import host_cpu
@@ -47,27 +49,26 @@ _MILLISECONDS = 40
 _BATCH = 6  # number of subgraphs whose subjects are linked into one program
 _WIDTH = 160  # characters of the table, so that a subgraph's key is not wrapped
 OWN = "kiln"
+_STORED = TypeAdapter(dict[str, dict[str, LibraryTime]])  # by digest and CPU
 
 
 def run(args: ChooseStage) -> None:
     """Time the subgraphs whose times are not known, print a table, and write the choices to --out."""
-    config, byoc_config = read(LowerConfig, args.config), read_json(args.byoc)
+    config, choices = read(LowerConfig, args.config), read(LibraryChoices, args.byoc)
     target = read_target(args.target)
     target_check.check(target)
     target = target.for_variant(target.base)  # calls of libraries are the same in every variant
     check_together(target)
     if target.cuda is not None:
-        choose_on_gpu(args, config, byoc_config, target)
+        choose_on_gpu(args, config, choices, target)
         return
     threads = config.threads_on(target)
-    byoc = Byoc.model_validate(byoc_config["byoc"])
-    backends = [load(name) for name in byoc_config["backends"]]
+    backends = [load(name) for name in choices.backends]
     libraries = [LibraryFolder.read(path) for path in args.libraries]
-    allowed = ChosenBackends(byoc)
+    allowed = ChosenBackends(choices.byoc)
     subgraphs = subgraphs_of(args.sources, backends, target, threads, allowed)
-    if byoc_config.get("globs_of_model"):
-        usable = byoc_config["backends"]
-        byoc.check_globs(config.name, target.name, names(), usable, allowed.subgraphs)
+    if choices.globs_of_model:
+        choices.byoc.check_globs(config.name, target.name, names(), choices.backends, allowed.subgraphs)
     descriptions = {library.description["backend"]: library.description for library in libraries}
     maker = _RaceMaker(config, target, threads, descriptions)
     races = [maker.race(number, subgraph) for number, subgraph in enumerate(subgraphs.values())]
@@ -78,16 +79,16 @@ def run(args: ChooseStage) -> None:
         race.subgraph.key: best for race in races if (best := _fastest(times[race.subgraph.key])) != OWN
     }
     table = [
-        {"part": race.subgraph.key, "count": race.subgraph.count, "times": times[race.subgraph.key],
-         "chosen": chosen.get(race.subgraph.key, OWN), "why": _reason(times[race.subgraph.key])}
+        TimedSubgraph(
+            part=race.subgraph.key, count=race.subgraph.count, times=times[race.subgraph.key],
+            chosen=chosen.get(race.subgraph.key, OWN), why=_reason(times[race.subgraph.key]),
+        )
         for race in races
     ]  # fmt: skip
-    summary = _summary(table, byoc_config, target, machine)
-    _print_choices(table, byoc_config, summary)
-    write_json(
-        args.out,
-        {**byoc_config, "chosen": chosen, "measured_on": machine.cpu, "parts": table, "summary": summary},
-    )
+    summary = _summary(table, choices.backends, target, machine)
+    _print_choices(table, choices, summary)
+    made = {"chosen": chosen, "measured_on": machine.cpu, "parts": table, "summary": summary}
+    write_json(args.out, choices.model_copy(update=made).model_dump(mode="json"))
 
 
 @dataclass(frozen=True)
@@ -157,14 +158,16 @@ class _RaceMaker:
         return hashlib.sha256(canonical_json(facts).encode()).hexdigest()[:24]
 
 
-def _times_of(races: Sequence[_Race], bench: Bench | None, cpu: str | None, path: Path) -> dict[str, Any]:
+def _times_of(
+    races: Sequence[_Race], bench: Bench | None, cpu: str | None, path: Path
+) -> dict[str, dict[str, LibraryTime | None]]:
     """Times by subgraph and backend: microseconds, their ratio to Kiln's own kernels, and whether to use it.
 
     Times that the file `path` lacks are measured on `bench` and stored there; without a bench they are None.
     """
     stored = _stored_in(path)
 
-    def entry(digest: str) -> Any:
+    def entry(digest: str) -> LibraryTime | None:
         by_cpu = stored.get(digest, {})
         return by_cpu.get(cpu) if cpu is not None else next(iter(by_cpu.values()), None)
 
@@ -181,37 +184,35 @@ def _times_of(races: Sequence[_Race], bench: Bench | None, cpu: str | None, path
                 continue
             race = next(race for race in batch if race.subgraph.key == timed.subject.key)
             worth = timed.ratio <= bench.worth and timed.wins >= bench.wins
-            times = {
-                OWN: round(kiln_us, 1),
-                "us": round(timed.us, 1),
-                "ratio": round(timed.ratio, 3),
-                "worth": worth,
-            }
+            times = LibraryTime(
+                kiln=round(kiln_us, 1), us=round(timed.us, 1), ratio=round(timed.ratio, 3), worth=worth
+            )
             stored.setdefault(race.digests[backend], {})[str(cpu)] = times
-        write_json(path, stored)
+        write_json(path, _STORED.dump_python(stored))
     return {
         race.subgraph.key: {name: entry(digest) for name, digest in race.digests.items()} for race in races
     }
 
 
-def _stored_in(path: Path) -> dict[str, Any]:
-    """The times of earlier builds; none, with a line that says so, where the file is damaged."""
+def _stored_in(path: Path) -> dict[str, dict[str, LibraryTime]]:
+    """The times of earlier builds, by digest and CPU; none, with a line that says so, of a damaged file."""
     try:
-        return dict(read_json(path)) if path.is_file() else {}
-    except (KilnError, TypeError, ValueError) as error:
-        print(f"{error}: the subgraphs are timed again")
+        return _STORED.validate_python(read_json(path)) if path.is_file() else {}
+    except (KilnError, ValueError) as error:
+        reason = first_fault(error) if isinstance(error, ValidationError) else str(error)
+        print(f"{path}: {reason}: the subgraphs are timed again")
         return {}
 
 
-def _fastest(times: Mapping[str, Any]) -> str:
+def _fastest(times: Mapping[str, LibraryTime | None]) -> str:
     """The fastest backend among those that are worth using; OWN if there is none."""
-    worth = {name: entry["ratio"] for name, entry in times.items() if entry is not None and entry["worth"]}
+    worth = {name: entry.ratio for name, entry in times.items() if entry is not None and entry.worth}
     return min(worth, key=lambda name: (worth[name], name)) if worth else OWN
 
 
-def _reason(times: Mapping[str, Any]) -> str:
+def _reason(times: Mapping[str, LibraryTime | None]) -> str:
     """The reason for the choice of one subgraph, for the user: the measured ratio of the best library."""
-    ratios = {name: entry["ratio"] for name, entry in times.items() if entry is not None}
+    ratios = {name: entry.ratio for name, entry in times.items() if entry is not None}
     if not ratios:
         return "not timed"
     best = _fastest(times)
@@ -221,20 +222,16 @@ def _reason(times: Mapping[str, Any]) -> str:
 
 
 def _summary(
-    table: Sequence[Mapping[str, Any]],
-    byoc_config: Mapping[str, Any],
-    target: Target,
-    machine: _TimingMachine,
+    table: Sequence[TimedSubgraph], backends: Sequence[str], target: Target, machine: _TimingMachine
 ) -> str:
     """The choices for a model and their reason, in one line."""
-    total = sum(entry["count"] for entry in table)
-    by_libraries = sum(entry["count"] for entry in table if entry["chosen"] != OWN)
-    timed = any(times is not None for entry in table for times in entry["times"].values())
+    total = sum(entry.count for entry in table)
+    by_libraries = sum(entry.count for entry in table if entry.chosen != OWN)
+    timed = any(times is not None for entry in table for times in entry.times.values())
     if by_libraries:
         text = f"libraries compute {by_libraries} of {total} subgraphs, which were measured to be faster so"
     elif not table:
-        names = ", ".join(byoc_config["backends"])
-        text = f"Kiln's own kernels compute everything: {names} support no subgraph of it"
+        text = f"Kiln's own kernels compute everything: {', '.join(backends)} support no subgraph of it"
     elif timed:
         text = f"Kiln's own kernels compute all {total} subgraphs: no library was measured to be faster"
     else:
@@ -244,13 +241,13 @@ def _summary(
     return f"byoc=auto on {target.name}: {text}"
 
 
-def _print_choices(table: Sequence[Mapping[str, Any]], byoc_config: Mapping[str, Any], summary: str) -> None:
-    for name, reason in byoc_config.get("absent", {}).items():
+def _print_choices(table: Sequence[TimedSubgraph], choices: LibraryChoices, summary: str) -> None:
+    for name, reason in choices.absent.items():
         print(f"{name} is not used: {reason}")
     if not table:
         print(summary)
         return
-    names = list(byoc_config["backends"])
+    names = choices.backends
     head = ("subgraph", "times", f"{OWN}, us", *(f"{name}, us" for name in names), "computed by", "why")
     grid = Table(*head, box=box.SIMPLE)
     for entry in table:
@@ -259,15 +256,15 @@ def _print_choices(table: Sequence[Mapping[str, Any]], byoc_config: Mapping[str,
     print(summary)
 
 
-def _row(entry: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+def _row(entry: TimedSubgraph, names: Sequence[str]) -> list[str]:
     """Cells of the table for one subgraph; `-`: the backend does not support it, `?`: it was not timed."""
-    times = {name: time for name, time in entry["times"].items() if time is not None}
-    kiln_cell = f"{min(time[OWN] for time in times.values()):.1f}" if times else "?"
+    times = {name: time for name, time in entry.times.items() if time is not None}
+    kiln_cell = f"{min(time.kiln for time in times.values()):.1f}" if times else "?"
     library_cells = [
-        "-" if name not in entry["times"] else f"{times[name]['us']:.1f}" if name in times else "?"
+        "-" if name not in entry.times else f"{times[name].us:.1f}" if name in times else "?"
         for name in names
     ]
-    return [entry["part"], str(entry["count"]), kiln_cell, *library_cells, entry["chosen"], entry["why"]]
+    return [entry.part, str(entry.count), kiln_cell, *library_cells, entry.chosen, entry.why]
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kiln.config import load_target
 from kiln.config.byoc import Byoc
+from kiln.config.library_choices import LibraryChoices
 from kiln.config.slice_records import PlanConfig
 from kiln.errors import KilnError
 from kiln.lower.schema import ExternalCode, IndexCheck, KernelRecord, LoweredBucket, LoweredCase, Step
@@ -35,11 +36,10 @@ def buckets() -> list[LoweredBucket]:
 
 def of_libraries(globs_of_model: bool = True, **byoc: Any) -> None:
     section = {"backends": ["openblas", "onednn"], **byoc}
-    content = {
-        "byoc": Byoc.model_validate(section).model_dump(), "backends": ["openblas", "onednn"],
-        "globs_of_model": globs_of_model,
-    }  # fmt: skip
-    check_libraries("net", "x86_64", content, buckets())
+    choices = LibraryChoices(
+        byoc=Byoc(**section), backends=["openblas", "onednn"], globs_of_model=globs_of_model
+    )
+    check_libraries("net", "x86_64", choices, buckets())
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,8 @@ def test_with_auto_a_glob_may_name_a_backend_of_other_targets() -> None:
 
 def test_a_library_that_computes_nothing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     of_libraries()
-    check_libraries("net", "t", {"byoc": {"backends": ["cutlass"]}, "backends": ["cutlass"]}, buckets())
+    choices = LibraryChoices(byoc=Byoc(backends=["cutlass"]), backends=["cutlass"])
+    check_libraries("net", "t", choices, buckets())
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
         "kiln: warning: model 'net': byoc: onednn computes nothing on 'x86_64': others, or the globs, have "

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from kiln.config import load_target, target_config
+from kiln.config.byoc import Byoc
+from kiln.config.library_choices import LibraryChoices, LibraryTime, TimedSubgraph
 from kiln.golden.schema import GoldenEntry
 from kiln.plan.schema import Plan
 from kiln.report import arena
@@ -89,7 +91,7 @@ def page(
     linked: bool = True,
     golden: bool = True,
     precision: dict[str, Any] | None = None,
-    byoc: dict[str, Any] | None = None,
+    byoc: LibraryChoices | None = None,
     **more: Any,
 ) -> str:
     size = size_file(
@@ -112,7 +114,7 @@ def page(
             if golden
             else {},
             precision=precision or {},
-            byoc=byoc or {},
+            byoc=byoc,
             **more,
         )
     )
@@ -190,15 +192,20 @@ def test_precision(error: float | None, failed: str | None, told: str) -> None:
 
 
 def test_what_auto_has_chosen_is_shown_with_its_reason() -> None:
-    own, library = {"kiln": 3.5, "us": 7.0, "ratio": 2.0, "worth": False}, {"kiln": 3.5, "us": 1.5}
-    part = {"part": "dense <1>", "count": 2, "chosen": "b", "why": "b takes 0.43 of the time"}
-    about = {
-        "summary": "libraries compute 2 of 3 subgraphs", "measured_on": "a CPU", "backends": ["a", "b", "c"],
-        "parts": [
-            {**part, "times": {"a": own, "b": library}},
-            {"part": "other", "count": 1, "chosen": "kiln", "why": "not timed", "times": {"a": None}},
-        ],
-    }  # fmt: skip
+    own = LibraryTime(kiln=3.5, us=7.0, ratio=2.0, worth=False)
+    library = LibraryTime(kiln=3.5, us=1.5, ratio=0.43, worth=True)
+    section = Byoc(backends=["auto"])
+    parts = [
+        TimedSubgraph(
+            part="dense <1>", count=2, times={"a": own, "b": library}, chosen="b",
+            why="b takes 0.43 of the time",
+        ),
+        TimedSubgraph(part="other", count=1, times={"a": None}, chosen="kiln", why="not timed"),
+    ]  # fmt: skip
+    about = LibraryChoices(
+        byoc=section, backends=["a", "b", "c"], measured_on="a CPU", parts=parts,
+        summary="libraries compute 2 of 3 subgraphs",
+    )  # fmt: skip
     tags = Tags()
     tags.feed(page(byoc=about))
     assert tags.open == []
@@ -206,7 +213,7 @@ def test_what_auto_has_chosen_is_shown_with_its_reason() -> None:
     assert "libraries compute 2 of 3 subgraphs. Each part was timed alone, in turns, on a CPU." in words
     assert "dense <1>23.57.01.5–bb takes 0.43 of the time" in words
     assert "other1??––kilnnot timed" in words
-    nothing = {"summary": "nobody is asked", "measured_on": None, "backends": [], "parts": []}
+    nothing = LibraryChoices(byoc=section, backends=[], summary="nobody is asked")
     assert "nobody is asked." in page(byoc=nothing)
 
 
