@@ -19,7 +19,7 @@ def test_stages_that_start_at_once_share_one_folder(tmp_path: Path, monkeypatch:
 
     def slow(**options: Any) -> str:
         time.sleep(0.05)  # the others ask in the meantime
-        made.append(make(dir=tmp_path, **options))
+        made.append(make(**{**options, "dir": tmp_path}))
         return made[-1]
 
     monkeypatch.setattr(tempfile, "mkdtemp", slow)
