@@ -45,7 +45,8 @@ for (const vector of golden.vectors) {
 console.log(golden.vectors.length, worst);
 const floats = (count) => new Float32Array(count), fixed = floats(3);
 for (const inputs of [
-  null, floats(7).length, {}, { other: 1 }, { x: { data: new Int8Array(7), dims: [1, 7] }, fixed }, { x: floats(7), fixed },
+  null, floats(7).length, {}, { other: 1 }, { x: { data: new Int8Array(7), dims: [1, 7] }, fixed },
+  { x: floats(7), fixed },
   { x: { data: floats(8), dims: [1, 7] }, fixed }, { x: { data: floats(42), dims: [6, 7] }, fixed },
   { x: { data: floats(7), dims: [7] }, fixed }, { x: { data: floats(7), dims: [1, -7] }, fixed },
 ]) {

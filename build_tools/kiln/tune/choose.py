@@ -199,8 +199,8 @@ def _stored_in(path: Path) -> dict[str, dict[str, LibraryTime]]:
     try:
         return _STORED.validate_python(read_json(path)) if path.is_file() else {}
     except (KilnError, ValueError) as error:
-        reason = first_fault(error) if isinstance(error, ValidationError) else str(error)
-        print(f"{path}: {reason}: the subgraphs are timed again")
+        text = f"{path}: {first_fault(error)}" if isinstance(error, ValidationError) else str(error)
+        print(f"{text}: the subgraphs are timed again")
         return {}
 
 
