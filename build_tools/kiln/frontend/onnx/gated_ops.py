@@ -55,7 +55,7 @@ def gated_rms_norm(body: Body) -> list[str]:
         raise ValueError(f"its scale has {count} elements, allowed: a divisor of {width}, the last size")
     groups = body.reshape(body.cast(name, _FLOAT), [*body.shape(name)[:-1], width // count, count])
     scale = body.cast(body.input(1), _FLOAT)
-    epsilon = float(body.attribute("epsilon", 1e-6))
+    epsilon = float(body.attribute("epsilon", 1e-5))
     normal = rms_norm(body, groups, scale, [body.rank(groups) - 1], epsilon)
     gate = body.tensor(body.cast(body.input(2), _FLOAT))
     kind = body.attribute("activation", "silu")
@@ -78,7 +78,7 @@ def branchwise_rms_norm(body: Body) -> list[str]:
         sizes = [*sizes[:-1], branches, width]
     grouped = body.reshape(body.cast(name, _FLOAT), sizes)
     ones = body.const([1.0] * width, _FLOAT)
-    normal = rms_norm(body, grouped, ones, [len(sizes) - 1], float(body.attribute("epsilon", 1e-6)))
+    normal = rms_norm(body, grouped, ones, [len(sizes) - 1], float(body.attribute("epsilon", 1e-5)))
     if body.has(1):
         scale = body.cast(body.input(1), _FLOAT)
         elements = math.prod(
