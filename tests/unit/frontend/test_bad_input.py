@@ -153,6 +153,24 @@ def test_onnx_with_a_weight_of_another_size_or_type(tmp_path: Path, refused: Any
     assert "the weight 'w' is of type number 77" in refused(damaged_weight(path, data_type=77))
 
 
+@pytest.mark.parametrize(
+    ("kind", "number", "allowed"),
+    [
+        ("INT8", 300, "int8: -128 to 127"),
+        ("UINT8", -1, "uint8: 0 to 255"),
+        ("INT16", 1 << 15, "int16: -32768"),
+    ],
+)
+def test_an_integer_that_its_type_does_not_have(
+    tmp_path: Path, refused: Any, kind: str, number: int, allowed: str
+) -> None:
+    """Other readers cut off bits: a zero point of 300 became 44."""
+    model = onnx.parser.parse_model(GOOD)
+    model.graph.initializer.add(name="z", data_type=getattr(onnx.TensorProto, kind), int32_data=[number])
+    onnx.save(model, tmp_path / "m.onnx")
+    assert f"the weight 'z' has the element {number}, allowed for {allowed}" in refused(tmp_path / "m.onnx")
+
+
 def test_onnx_of_an_operator_set_that_is_not_known(tmp_path: Path, refused: Any) -> None:
     newest = onnx.defs.onnx_opset_version()
     message = refused(onnx_file(tmp_path / "m.onnx", GOOD.replace(": 17", f": {newest + 1}")))

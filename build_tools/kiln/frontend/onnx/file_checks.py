@@ -74,11 +74,25 @@ def make_dense(path: Path, model: onnx.ModelProto) -> None:
         del graph.sparse_initializer[:]
 
 
+_STORED_AS_INT32 = [getattr(onnx.TensorProto, name) for name in ("INT8", "UINT8", "INT16", "UINT16")]
+
+
 def check_stored(path: Path, model: onnx.ModelProto) -> None:
-    """Raise KilnError for a stored tensor of an unknown type, or with more bytes than its shape has."""
+    """Raise KilnError for a stored tensor of an unknown type, or with more bytes than its shape has.
+
+    Also for an integer that its type does not have, such as a zero point of 300: other readers cut off bits.
+    """
     for where, tensor in _tensors(path, model):
         if tensor.data_type not in onnx.TensorProto.DataType.values():
             raise KilnError(f"{path}: {where} is of type number {tensor.data_type}, which ONNX does not have")
+        if tensor.int32_data and tensor.data_type in _STORED_AS_INT32:
+            limits = np.iinfo(helper.tensor_dtype_to_np_dtype(tensor.data_type))
+            wrong = [number for number in tensor.int32_data if not limits.min <= number <= limits.max]
+            if wrong:
+                raise KilnError(
+                    f"{path}: {where} has the element {wrong[0]}, allowed for {limits.dtype}: "
+                    f"{limits.min} to {limits.max}"
+                )
         if tensor.data_type == onnx.TensorProto.STRING or not tensor.HasField("raw_data"):
             continue
         if any(size < 0 for size in tensor.dims):  # which the checker refuses
