@@ -44,7 +44,7 @@ from kiln.tir.vector_expr import (
 _LARGEST, _LEAST = 3.4028234663852886e38, 2.0**-126  # of the normal numbers of float32
 
 # Without this attribute, TVM 0.27 turns vectors of these functions back into loops over single elements.
-for _name in ("erf", "log1p", "nearbyint", "rsqrt", *inverse_functions.NAMES):
+for _name in ("erf", "isnan", "log1p", "nearbyint", "rsqrt", *inverse_functions.NAMES):
     Op.get(f"tirx.{_name}").set_attr("TVectorizable", True)
 
 
