@@ -24,6 +24,7 @@ OWN = {
     ("Bucket", "range"), ("Tolerance", "fp16"), ("Tolerance", "bf16"), ("Tolerance", "tf32"),
     ("Variant", "tuned_for"), ("Variant", "emulator"), ("Region", "holds"), ("Region", "origin"),
     ("Region", "cost"), ("Region", "reserve"), ("Byoc", "take"), ("Byoc", "leave"),
+    ("Byoc", "backends"),
 }  # fmt: skip
 
 

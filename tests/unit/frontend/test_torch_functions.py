@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from kiln.errors import KilnError
-from kiln.frontend.torch.export_stage import _told
+from kiln.frontend.torch.export_stage import _cause_of
 from kiln.frontend.torch.trace_stage import _call, find_function
 
 FUNCTIONS = """
@@ -56,4 +56,4 @@ def test_an_operator_whose_shapes_the_exporter_cannot_tell_is_named() -> None:
     missing = UnsupportedOperatorException("aten.histogram.bin_ct\n\nWhile executing %histogram")
     error = RuntimeError("Failed to decompose the FX graph")
     error.__cause__ = missing
-    assert _told(error) == "its exporter does not know the operator aten.histogram.bin_ct"
+    assert _cause_of(error) == "its exporter does not know the operator aten.histogram.bin_ct"
