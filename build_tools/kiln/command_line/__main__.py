@@ -198,6 +198,7 @@ def _quantise(arguments: Namespace) -> Reply:
     from kiln.command_line.quantise.improve import QuantiseOptions
     from kiln.command_line.quantise.run import Goal, as_json, quantise
     from kiln.command_line.quantise.show import show
+    from kiln.command_line.timed_copies import Timing
 
     goal = Goal(arguments.min_snr, arguments.max_drop)
     data, out = _path(arguments.data), _path(arguments.out)
@@ -209,8 +210,11 @@ def _quantise(arguments: Namespace) -> Reply:
         arguments.all_integer,
         arguments.weight_bits,
     )
-    result = quantise(model_of(arguments), data, out, options, goal)
-    part = _part(arguments, None, {"model": result.model}, as_json(result))
+    timing = Timing(arguments.target, arguments.device, arguments.byoc)
+    result = quantise(
+        model_of(arguments), data, out, options, goal, timing if timing.target or timing.device else None
+    )
+    part = _part(arguments, timing.target, {"model": result.model}, as_json(result))
     return Reply(part, lambda: show(result))
 
 

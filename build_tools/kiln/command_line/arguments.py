@@ -218,6 +218,7 @@ def _add_questions(commands: Any) -> None:
     command.add_argument("--data", help="FILE.npz (an array for each input, labels) or a folder of images")
     add_arguments(command)
     command.add_argument("--out", metavar="FILE.onnx", help="default: NAME_int8.onnx")
+    _add_destination(command, "measure times too, on this target; default: the device's, or no times")
     _add_output(command)
     command = _add_command(commands, "evaluate")
     _add_model(command, ".yaml, .onnx, .tflite or .pt2")
@@ -308,9 +309,11 @@ def _add_repository_commands(commands: Any) -> None:
     _add_output(command)
 
 
-def _add_destination(command: argparse.ArgumentParser) -> None:
+def _add_destination(
+    command: argparse.ArgumentParser, target: str = "a target; default: the device's, or host"
+) -> None:
     """Add the options that name the target and the device on which programs run."""
-    command.add_argument("--target", help="a target; default: the device's, or host")
+    command.add_argument("--target", help=target)
     command.add_argument(
         "--device", help="where it runs: a device's name, a .yaml, or any:TARGET for a free one"
     )

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kiln.command_line.build import COPIES
-from kiln.command_line.goals import answer_of_goals
 from kiln.command_line.model_files import DESCRIPTIVE_KEYS
-from kiln.command_line.running import DEFAULT_TARGET
-from kiln.config import Model, load_model, load_target
+from kiln.command_line.timed_copies import Timing, bench_of, refuse_emulator
+from kiln.config import Model, load_model
 from kiln.config.source import PythonSource
-from kiln.device.check import host_cpu
 from kiln.errors import KilnError
 from kiln.files import atomic_write
 from kiln.runtime.traffic import read_counts
-from kiln.scons.options import BUNDLES
 from kiln.sources import fetch
 
 WORK = Path("build", ".costs")
@@ -79,7 +74,8 @@ def measure(
     that end at these sizes. Raises KilnError where a build fails, and where times mean nothing because
     the target is emulated.
     """
-    _refuse_emulator(target, device)
+    timing = Timing(target, device, options.get("byoc"))
+    refuse_emulator("costs", timing)
     model = load_model(name)
     if isinstance(model.source, PythonSource):
         raise KilnError(f"model '{model.name}': costs accept .onnx and .tflite files, not a Python function")
@@ -92,9 +88,7 @@ def measure(
         "open": [{"range": [start, size]} for start, size in zip(starts, sizes, strict=True)],
     }
     times = {
-        kind: _measured_times(
-            _write_copy(model, source, chosen, f"{model.name}_{kind}", listed), target, device, options
-        )
+        kind: _measured_times(_write_copy(model, source, chosen, f"{model.name}_{kind}", listed), timing)
         for kind, listed in buckets.items()
     }
     names = {size: f"{chosen}{start}_{size}" for start, size in zip(starts, sizes, strict=True)}
@@ -154,29 +148,9 @@ def _write_copy(
     return path
 
 
-def _refuse_emulator(target: str | None, device: str | None) -> None:
-    """Raise KilnError where the programs of `target` would run under an emulator on this machine."""
-    if device is None:
-        tested = load_target(target or DEFAULT_TARGET)
-        if host_cpu.obstacle(tested) is not None:
-            raise KilnError(
-                f"costs: target '{tested.name}' does not run on this machine, and times under an emulator "
-                "mean nothing: measure on a device with --device NAME"
-            )
-
-
-def _measured_times(
-    configuration: Path, target: str | None, device: str | None, options: Mapping[str, str]
-) -> dict[str, Mapping[str, Any]]:
+def _measured_times(configuration: Path, timing: Timing) -> dict[str, Mapping[str, Any]]:
     """The figures of the runs on one thread, by bucket: `median` in milliseconds, and `sizes`."""
-    words = [f"model={configuration}", "bench"]
-    words += [
-        f"{key}={value}" for key, value in {"target": target, "device": device, **options}.items() if value
-    ]
-    answer = answer_of_goals(words, {BUNDLES: str(COPIES)}, sys.stdout)  # which --quiet discards
-    if answer.error is not None:
-        raise KilnError(f"costs: {answer.error.text}")
-    data = answer.results[0].data
+    data = bench_of("costs", configuration, timing.words())
     if data["time_unit"] != "ms" or data["emulated"]:
         raise KilnError(
             f"costs: target '{data['target']}' is emulated here, so its times mean nothing: measure on a "

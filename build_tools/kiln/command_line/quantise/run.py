@@ -16,15 +16,17 @@ from kiln.command_line.quantise.calibration import calibration_samples
 from kiln.command_line.quantise.improve import LEAST_TO_SPLIT, Change, QuantiseOptions, improved
 from kiln.command_line.quantise.keys import keys_for
 from kiln.command_line.quantise.quantiser import Quantiser
-from kiln.command_line.quantise.search import Candidate, Figures, search, sensitivity, snr_db
+from kiln.command_line.quantise.search import Candidate, Figures, Measure, search, sensitivity, snr_db
 from kiln.command_line.samples import Samples, check_labels
-from kiln.config import load_model
+from kiln.command_line.timed_copies import RunTimes, Timing, refuse_emulator, time_graph
+from kiln.config import Model, load_model
 from kiln.errors import KilnError
 from kiln.files import json_text, write_together
 from kiln.golden.reference import open_reference
 from kiln.scratch import scratch_folder
 
 _MOST_MEASURED = 64  # samples on which candidates are compared
+_WORK = Path("build", ".quantise")  # files of the models that are timed
 _MOST_RANKED = 8  # this number of samples suffices to find sensitive nodes
 
 
@@ -43,7 +45,7 @@ class Goal:
 class Quantised:
     """The result: file, figures and bytes of the float and the quantised model, nodes that stay in float.
 
-    `frontier`: the candidates of the search.
+    `frontier`: the candidates of the search. `float_time`, `time`: of both models, where they are measured.
 
     `described`: the YAML file with the float model's keys; None: the model needs none.
     `choices`: how many nodes could stay in float. `steps` lists the measured changes of weights and biases;
@@ -65,6 +67,8 @@ class Quantised:
     steps: Sequence[Change] = ()
     split: bool = False
     described: Path | None = None
+    float_time: RunTimes | None = None
+    time: RunTimes | None = None
 
 
 def quantise(
@@ -73,13 +77,17 @@ def quantise(
     out: Path | None,
     options: QuantiseOptions = _DEFAULT,
     goal: Goal = Goal(),
+    timing: Timing | None = None,
 ) -> Quantised:
     """Quantise the model `name` and write it to `out` (default: NAME_int8.onnx) and its figures next to it.
 
     Keys of a YAML file that hold for the result, such as `dims`, are written next to it, too.
-    `data` is a .npz file, a folder of images, or None for the golden inputs. Raises KilnError for wrong
-    data, and for a goal that no choice of float nodes reaches; then nothing is written.
+    `data` is a .npz file, a folder of images, or None for the golden inputs. `timing`: measure all times
+    there. Raises KilnError for wrong data, and for a goal that no choice of float nodes reaches; then nothing
+    is written.
     """
+    if timing is not None:
+        refuse_emulator("quantise", timing, instructions=True)
     model = load_model(name)
     out = Path(f"{model.name}_int8.onnx") if out is None else out
     onnx_file(out, ".json with the figures", data, *files_of(name, model))
@@ -101,29 +109,67 @@ def quantise(
             raise _nothing(model.name, quantiser.left)
         quantiser.write(folder / "whole.onnx")
         all_quantised = measure(folder / "whole.onnx")
-        layers: list[tuple[str, float]] = []
-        chosen: Candidate | None = Candidate((), all_quantised, (folder / "whole.onnx").stat().st_size)
-        frontier: list[Candidate] = []
-        good = _reaches(goal, float_figures)
-        if chosen is not None and not good(chosen.figures):
-            few = measure
-            if len(samples.runs) > _MOST_RANKED:
-                few = measurer(quantiser, _every_nth(samples, len(samples.runs) // _MOST_RANKED, 0))[0]
-            layers = sensitivity(quantiser, few, folder)
-            frontier, chosen = search(quantiser, layers, measure, good, chosen, folder)
-        if chosen is None:
-            raise KilnError(f"no choice of float nodes reaches the goal; the best: {_best(frontier)}")
+        whole = Candidate((), all_quantised, (folder / "whole.onnx").stat().st_size)
+        layers, frontier, chosen = _searched(
+            quantiser, samples, measure, _reaches(goal, float_figures), whole, folder
+        )
         quantiser.write(folder / "chosen.onnx", without=chosen.kept)
         content = (folder / "chosen.onnx").read_bytes()
         float_bytes = quantiser.prepared.stat().st_size
+        float_time = None
+        if timing is not None:
+            float_time = _timed(model, source, "float", timing)
+            frontier, chosen = _with_times(model, quantiser, frontier, chosen, timing)
     described = keys_for(model, out)
     result = Quantised(
         out, float_figures, chosen.figures, float_bytes, len(content), chosen.kept,
         len(quantiser.choices()), layers, frontier, _warning(samples, chosen.figures, quantiser.left), steps,
-        len(samples.runs) >= LEAST_TO_SPLIT, None if described is None else described[0],
+        len(samples.runs) >= LEAST_TO_SPLIT, None if described is None else described[0], float_time,
+        chosen.time,
     )  # fmt: skip
     _write(result, content, described)
     return result
+
+
+def _searched(
+    quantiser: Quantiser,
+    samples: Samples,
+    measure: Measure,
+    good: Callable[[Figures], bool],
+    whole: Candidate,
+    folder: Path,
+) -> tuple[list[tuple[str, float]], list[Candidate], Candidate]:
+    """`layers` and `frontier` of the result, and the candidate with the fewest float nodes that is `good`.
+
+    `whole`: the one without float nodes; if it is good, nothing else is tried. Raises KilnError if none is.
+    """
+    if good(whole.figures):
+        return [], [], whole
+    few = measure
+    if len(samples.runs) > _MOST_RANKED:
+        few = measurer(quantiser, _every_nth(samples, len(samples.runs) // _MOST_RANKED, 0))[0]
+    layers = sensitivity(quantiser, few, folder)
+    frontier, chosen = search(quantiser, layers, measure, good, whole, folder)
+    if chosen is None:
+        raise KilnError(f"no choice of float nodes reaches the goal; the best: {_best(frontier)}")
+    return layers, frontier, chosen
+
+
+def _timed(model: Model, graph: Path, name: str, timing: Timing) -> RunTimes:
+    """The times of a copy of `model` with another graph."""
+    return time_graph("quantise", model, graph, f"{model.name}_{name}", _WORK, timing)
+
+
+def _with_times(
+    model: Model, quantiser: Quantiser, frontier: Sequence[Candidate], chosen: Candidate, timing: Timing
+) -> tuple[list[Candidate], Candidate]:
+    """The candidates of a search and the one chosen, each with its times."""
+    path, timed = _WORK / "timed.onnx", dict[tuple[str, ...], RunTimes]()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for kept in dict.fromkeys(candidate.kept for candidate in (*frontier, chosen)):
+        quantiser.write(path, without=kept)
+        timed[kept] = _timed(model, path, f"int8_{len(kept)}", timing)
+    return [replace(one, time=timed[one.kept]) for one in frontier], replace(chosen, time=timed[chosen.kept])
 
 
 def _nothing(model: str, left: str) -> KilnError:
@@ -210,16 +256,26 @@ def as_json(result: Quantised) -> dict[str, Any]:
         return {**asdict(figures), "snr": figures.snr if np.isfinite(figures.snr) else None}
 
     candidates: list[Mapping[str, Any]] = [
-        {"kept": list(candidate.kept), "bytes": candidate.bytes, **finite(candidate.figures)}
+        {
+            "kept": list(candidate.kept),
+            "bytes": candidate.bytes,
+            "time": _time_as_json(candidate.time),
+            **finite(candidate.figures),
+        }
         for candidate in result.frontier
     ]
     return {
         "format": 1,
         "model": result.model.name,
-        "float": {**finite(result.float_figures), "bytes": result.float_bytes},
+        "float": {
+            **finite(result.float_figures),
+            "bytes": result.float_bytes,
+            "time": _time_as_json(result.float_time),
+        },
         "quantised": {
             **finite(result.figures),
             "bytes": result.bytes,
+            "time": _time_as_json(result.time),
             "kept": list(result.kept),
             "choices": result.choices,
         },
@@ -231,3 +287,8 @@ def as_json(result: Quantised) -> dict[str, Any]:
         ],
         "warning": result.warning or None,
     }
+
+
+def _time_as_json(time: RunTimes | None) -> dict[str, Any] | None:
+    """Unit and median by bucket; None where nothing was measured."""
+    return None if time is None else {"unit": time.unit, "buckets": dict(time.by_bucket)}

@@ -17,6 +17,7 @@ import numpy as np
 
 from kiln.arrays import Array
 from kiln.command_line.quantise.quantiser import Quantiser
+from kiln.command_line.timed_copies import RunTimes
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,12 @@ class Figures:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A quantised model of `bytes` with `kept` nodes in float, and its measured quality."""
+    """A quantised model of `bytes` with `kept` nodes in float, and its measured quality and times."""
 
     kept: tuple[str, ...]
     figures: Figures
     bytes: int = 0
+    time: RunTimes | None = None
 
 
 Measure = Callable[[Path], Figures]

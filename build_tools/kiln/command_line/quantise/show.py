@@ -8,6 +8,7 @@ from rich.table import Table
 
 from kiln.command_line.quantise.run import Quantised
 from kiln.command_line.quantise.search import Figures
+from kiln.command_line.timed_copies import RunTimes
 from kiln.errors import printable
 from kiln.tables import table_console
 
@@ -19,10 +20,13 @@ def show(result: Quantised) -> None:
     console = table_console(None if sys.stdout.isatty() else 120)
     if result.warning:
         print(f"warning: {result.warning}")
-    table = _table("model", "SNR, dB", "accuracy", "bytes", "nodes in float")
-    table.add_row("float", *_quality(result.float_figures), f"{result.float_bytes:,}", "all")
+    time = [] if result.time is None else [f"time, {result.time.unit}"]
+    table = _table("model", "SNR, dB", "accuracy", "bytes", "nodes in float", *time)
+    of_float = [*_quality(result.float_figures), f"{result.float_bytes:,}", "all"]
+    table.add_row("float", *of_float, *_time(result.float_time))
     kept_count = f"{len(result.kept)} of {result.choices}"
-    table.add_row("quantised", *_quality(result.figures), f"{result.bytes:,}", kept_count)
+    of_quantised = [*_quality(result.figures), f"{result.bytes:,}", kept_count]
+    table.add_row("quantised", *of_quantised, *_time(result.time))
     console.print(table)
     if len(result.steps) > 1:
         on = "on samples not calibrated with" if result.split else "on the samples"
@@ -31,9 +35,10 @@ def show(result: Quantised) -> None:
             table.add_row(step.name, *_quality(step.figures), "" if step.used else "not used")
         console.print(table)
     if result.frontier:
-        table = _table("nodes in float", "SNR, dB", "accuracy", "bytes")
+        table = _table("nodes in float", "SNR, dB", "accuracy", "bytes", *time)
         for candidate in result.frontier:
-            table.add_row(str(len(candidate.kept)), *_quality(candidate.figures), f"{candidate.bytes:,}")
+            quality = _quality(candidate.figures)
+            table.add_row(str(len(candidate.kept)), *quality, f"{candidate.bytes:,}", *_time(candidate.time))
         console.print(table)
     if result.layers:
         table = _table("only this node quantised", "SNR, dB", "")
@@ -43,6 +48,11 @@ def show(result: Quantised) -> None:
     print(f"{result.model}: QDQ, see also {result.model.with_suffix('.json')}")
     if result.described is not None:
         print(f"{result.described}: the keys of the float model, to build it with")
+
+
+def _time(time: RunTimes | None) -> list[str]:
+    """The cell of the time, where there is one: of the slowest bucket."""
+    return [] if time is None else [f"{time.longest:.4g}"]
 
 
 def _quality(figures: Figures) -> tuple[str, str]:
