@@ -66,7 +66,7 @@ def _dimensions_text(names: Sequence[str]) -> str:
 
 
 def measure(
-    name: str, target: str | None, device: str | None, dim: str | None = None, **options: str
+    name: str, target: str | None, device: str | None, dim: str | None = None, byoc: str | None = None
 ) -> MeasuredTimes:
     """Measure the model `name` (a name or a path) on `target` or `device`.
 
@@ -74,7 +74,7 @@ def measure(
     that end at these sizes. Raises KilnError where a build fails, and where times mean nothing because
     the target is emulated.
     """
-    timing = Timing(target, device, options.get("byoc"))
+    timing = Timing(target, device, byoc)
     refuse_emulator("costs", timing)
     model = load_model(name)
     if isinstance(model.source, PythonSource):

@@ -26,9 +26,9 @@ def costs(arguments: Namespace) -> Reply:
     """Measure times at several sizes, and write the cost file."""
     from kiln.command_line.arguments import model_of
 
-    options = {} if arguments.byoc is None else {"byoc": arguments.byoc}
     writable("costs", Path(arguments.costs), model_of(arguments))
-    times = measure(model_of(arguments), _target(arguments), arguments.device, arguments.dim, **options)
+    destination = _target(arguments), arguments.device
+    times = measure(model_of(arguments), *destination, arguments.dim, arguments.byoc)
     atomic_write(Path(arguments.costs), times.text())
     part = AnswerPart(
         goal="tune", model=times.model, target=arguments.target, device=arguments.device,
@@ -81,7 +81,7 @@ def _update_model(arguments: Namespace, name: str, files: list[Path]) -> Reply:
     options = {} if arguments.byoc is None else {"byoc": arguments.byoc}
     times = None
     if costs_file is not None:
-        times = measure(name, _target(arguments), arguments.device, **options)
+        times = measure(name, _target(arguments), arguments.device, byoc=arguments.byoc)
         atomic_write(costs_file, times.text())
     atomic_write(traffic_file, counts.text())
     target = _target(arguments) or _target_of_device(arguments.device)

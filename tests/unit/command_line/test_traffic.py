@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import numpy as np
 import pytest
 from kiln.command_line import __main__ as command_line
-from kiln.command_line import costs
+from kiln.command_line import costs, timed_copies
 from kiln.command_line.answer import AnswerPart, CommandAnswer
 from kiln.command_line.costs import measure
 from kiln.command_line.traffic import _show_traffic
@@ -239,7 +239,7 @@ def test_times_become_a_cost_file(
         data = {"runs": runs, "time_unit": "ms", "emulated": False, "target": "host"}
         return CommandAnswer(command="bench", results=[AnswerPart(goal="bench", data=data)])
 
-    monkeypatch.setattr(costs, "answer_of_goals", bench)
+    monkeypatch.setattr(timed_copies, "answer_of_goals", bench)
     found = measure(str(path), "host", None)
     csv(tmp_path / "costs.csv", found.text())
     times = read_costs(tmp_path / "costs.csv", "seq")
@@ -260,7 +260,7 @@ def test_emulated_times_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(costs, "answer_of_goals", lambda *_: pytest.fail("refused before a build"))
+    monkeypatch.setattr(timed_copies, "answer_of_goals", lambda *_: pytest.fail("refused before a build"))
     with pytest.raises(KilnError, match=r"'cortex_m4' does not run on this machine, .* with --device NAME$"):
         measure(str(model(tmp_path)), "cortex_m4", None)
     csv(tmp_path / "seen.csv", "seq,count\n4,1\n")
