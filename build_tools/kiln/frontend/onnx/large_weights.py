@@ -9,11 +9,8 @@ from __future__ import annotations
 import onnx
 from google.protobuf.message import Message
 
-_LARGE = 1 << 16  # bytes of a weight, as a rough measure its elements; none of sizes or axes has as many
-_SIZES = (
-    onnx.TensorProto.INT32,
-    onnx.TensorProto.INT64,
-)  # element types of sizes, whose values inference reads
+_LARGE = 1 << 16  # elements
+_SIZES = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)  # types of sizes, whose values inference reads
 
 
 def without_large_weights(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -55,7 +52,7 @@ def take_types(model: onnx.ModelProto, typed: onnx.ModelProto) -> None:
 
 
 def is_large(tensor: onnx.TensorProto) -> bool:
-    """Whether a weight has so many elements that none of ONNX's rules reads them."""
+    """Whether a weight is large, and none of the values that rules of inference read, such as sizes."""
     elements = 1
     for size in tensor.dims:
         elements *= size
