@@ -163,6 +163,19 @@ def test_arguments_go_to_the_command_in_the_callers_folder(tree: Path) -> None:
         assert kiln(tree, "bench", *line.split()).stdout.startswith(f"{benchmarks} {line} in ")
 
 
+def test_all_tests_of_a_file_run(tree: Path) -> None:
+    """With options before the file, those marked heavy were left out without a word."""
+    finished(tree)
+    shutil.copy(tree / "requirements.lock", tree / "requirements-dev.lock")
+    shutil.copy(tree / "requirements.lock", tree / ".venv/requirements-dev.lock")
+    (tree / "tests").mkdir()
+    (tree / "tests/test_one.py").touch()
+    for words in ("tests/test_one.py -n0", "-n0 tests/test_one.py", "-x tests/test_one.py::test_a", "all"):
+        assert "not heavy" not in kiln(tree, "test", *words.split()).stdout
+    for words in ("", "-n0", "-k tests"):
+        assert "not heavy" in kiln(tree, "test", *words.split()).stdout
+
+
 def test_every_benchmark_is_known(tree: Path) -> None:
     """Other words after bench are models."""
     finished(tree)
