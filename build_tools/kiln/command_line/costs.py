@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kiln.command_line.model_files import DESCRIPTIVE_KEYS
+from kiln.command_line.model_files import keys_of_copy, write_copy
 from kiln.command_line.timed_copies import Timing, bench_of, refuse_emulator
 from kiln.config import Model, load_model
 from kiln.config.source import PythonSource
 from kiln.errors import KilnError
-from kiln.files import atomic_write
 from kiln.runtime.traffic import read_counts
 from kiln.sources import fetch
 
@@ -129,9 +127,7 @@ def _write_copy(
     model: Model, source: Path, dim: str, name: str, buckets: Sequence[Mapping[str, Any]]
 ) -> Path:
     """Write the YAML file of a copy of the model with these buckets; its other dimensions have one size."""
-    content = model.model_dump(mode="json", exclude_unset=True)
-    for key in (*DESCRIPTIVE_KEYS, "special_cases"):
-        content.pop(key, None)
+    content = keys_of_copy(model, source, ["special_cases"])
     for dim_name, settings in content["dims"].items():
         for key in _AUTO_KEYS:
             settings.pop(key, None)
@@ -142,10 +138,7 @@ def _write_copy(
             settings.pop("fallback", None)
     for port in content.get("inputs", {}).values():
         port.pop("pad", None)  # no bucket of a copy pads
-    content["source"] = {"kind": "file", "path": str(source.resolve())}
-    path = WORK / f"{name}.yaml"
-    atomic_write(path, json.dumps(content, indent=1))  # JSON is YAML
-    return path
+    return write_copy(content, WORK, name)
 
 
 def _measured_times(configuration: Path, timing: Timing) -> dict[str, Mapping[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,28 @@ from kiln.stages.model import ExportStage, TraceStage
 STAGES = Path("build", ".stages")  # of builds, files between their stages
 # Keys of a model's YAML that a copy of the model, made to measure or compare it, leaves out: they say how the
 # original is named, described and checked, not what it computes.
-DESCRIPTIVE_KEYS = (
+_DESCRIPTIVE_KEYS = (
     "aliases", "budget", "labels", "run", "format", "description", "licence", "homepage", "name",
 )  # fmt: skip
+
+
+def keys_of_copy(model: Model, graph: Path, left_out: Iterable[str] = ()) -> dict[str, Any]:
+    """The keys of a copy of `model`, made to measure or compare it, whose graph is the file `graph`.
+
+    Without keys that only describe the model, and without those of `left_out`.
+    """
+    content: dict[str, Any] = model.model_dump(mode="json", exclude_unset=True)
+    for key in (*_DESCRIPTIVE_KEYS, *left_out):
+        content.pop(key, None)
+    content["source"] = {"kind": "file", "path": str(graph.resolve())}
+    return content
+
+
+def write_copy(content: Mapping[str, Any], folder: Path, name: str) -> Path:
+    """Write the keys of a copy of a model to `folder`/NAME.yaml; returns the path."""
+    path = folder / f"{name}.yaml"
+    atomic_write(path, json.dumps(content, indent=1))  # JSON is YAML
+    return path
 
 
 def graph_file(model: Model, folder: Path) -> Path:

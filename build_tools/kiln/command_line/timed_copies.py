@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +10,12 @@ from typing import Any
 
 from kiln.command_line.build import COPIES
 from kiln.command_line.goals import answer_of_goals
-from kiln.command_line.model_files import DESCRIPTIVE_KEYS
+from kiln.command_line.model_files import keys_of_copy, write_copy
 from kiln.command_line.running import DEFAULT_TARGET
 from kiln.config import Model, load_target
 from kiln.config.library import identifier
 from kiln.device.check import host_cpu
 from kiln.errors import KilnError
-from kiln.files import atomic_write
 from kiln.scons.options import BUNDLES
 
 
@@ -79,12 +77,8 @@ def bench_of(command: str, configuration: Path, words: list[str]) -> dict[str, A
 
 def time_graph(command: str, model: Model, graph: Path, name: str, folder: Path, timing: Timing) -> RunTimes:
     """The times of the ONNX file `graph` with the settings of `model`; its YAML is `folder`/NAME.yaml."""
-    content = model.model_dump(mode="json", exclude_unset=True)
-    for key in (*DESCRIPTIVE_KEYS, "cut", "tolerance", "weights"):
-        content.pop(key, None)
-    content["source"] = {"kind": "file", "path": str(graph.resolve())}
-    path = folder / f"{identifier(name)}.yaml"
-    atomic_write(path, json.dumps(content, indent=1))  # JSON is YAML
+    content = keys_of_copy(model, graph, ["cut", "tolerance", "weights"])
+    path = write_copy(content, folder, identifier(name))
     figures = bench_of(command, path, timing.words())
     runs = {run["bucket"]: run["median"] for run in figures["runs"] if run["threads"] == 1}
     return RunTimes(figures["time_unit"], runs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
@@ -20,7 +19,7 @@ from kiln.command_line.compare.figures import Difference, difference
 from kiln.command_line.compare.probe import Probe
 from kiln.command_line.compare.probes import write_probed
 from kiln.command_line.goals import answer_of_goals
-from kiln.command_line.model_files import DESCRIPTIVE_KEYS, graph_of
+from kiln.command_line.model_files import graph_of, keys_of_copy, write_copy
 from kiln.command_line.running import Destination, running
 from kiln.config import Model, load_model
 from kiln.errors import KilnError
@@ -192,16 +191,11 @@ def _all_finite(array: Array) -> bool:
 def configuration_of(
     model: Model, source: Path, name: str, golden: list[dict[str, Any]] | None, folder: Path
 ) -> Path:
-    """Write the YAML file of a copy of `model`; `source`: the file with its graph. JSON is YAML."""
-    content = model.model_dump(mode="json", exclude_unset=True)
-    for key in (*DESCRIPTIVE_KEYS, "cut"):
-        content.pop(key, None)
-    content["source"] = {"kind": "file", "path": str(source.resolve())}
+    """Write the YAML file of a copy of `model`; `source`: the file with its graph."""
+    content = keys_of_copy(model, source, ["cut"])
     if golden is not None:
         content["golden"] = {**content.get("golden", {}), "inputs": golden}
-    path = folder / f"{name}.yaml"
-    path.write_text(json.dumps(content, indent=1))
-    return path
+    return write_copy(content, folder, name)
 
 
 @dataclass(frozen=True)
