@@ -40,7 +40,7 @@ from kiln.runtime.bound_run import BoundRun
 from kiln.runtime.library import BundleLibrary
 from kiln.runtime.notebook import ports_text, report_frame, tensors_table
 from kiln.runtime.records import RunPlan, SizeRange, StepTime
-from kiln.runtime.run_tensors import RunTensors, TensorsByShapes, output_shapes
+from kiln.runtime.run_tensors import RunTensors, TensorsByShapes, output_shapes, plan_of_run
 from kiln.runtime.traffic import TrafficCounts, add_to_file
 
 
@@ -178,7 +178,6 @@ class Network:
 
     def plan(self, *shapes: Sequence[int], **dims: int) -> RunPlan:
         """Bucket, steps and memory of a run: for the shapes of all inputs, or for dimensions by name."""
-        result, detail = structs.CPlanResult(), structs.CDetail()
         if shapes:
             if dims or len(shapes) != len(self.inputs):
                 raise KilnError(
@@ -186,16 +185,14 @@ class Network:
                 )
             pairs = zip(self.inputs, shapes, strict=True)
             empty = [of_shape(shape, info.dtype, info.name) for info, shape in pairs]
-            tensors = tensors_over(empty)
-            status = self._c.kiln_plan(
-                ctypes.byref(self._model), tensors, ctypes.byref(result), ctypes.byref(detail)
-            )
+            result = plan_of_run(self._library, tensors_over(empty))
         else:
+            result, detail = structs.CPlanResult(), structs.CDetail()
             c_sizes = (ctypes.c_int64 * structs.MAX_DIMS)(*sizes_in_order(dims, self.dims))
             status = self._c.kiln_plan_dims(
                 ctypes.byref(self._model), c_sizes, ctypes.byref(result), ctypes.byref(detail)
             )
-        self._library.check(status, detail)
+            self._library.check(status, detail)
         sizes_by_name = dict(zip(self.dims, result.dims, strict=False))
         bucket = self._buckets[result.bucket]
         return RunPlan(

@@ -67,17 +67,21 @@ class TensorsByShapes:
 
     def _make(self, arrays: Sequence[Tensor]) -> RunTensors:
         inputs, library = tensors_over(arrays), self._library
-        result, detail = CPlanResult(), CDetail()
-        status = library.c.kiln_plan(
-            ctypes.byref(library.model), inputs, ctypes.byref(result), ctypes.byref(detail)
-        )
-        library.check(status, detail)
+        result = plan_of_run(library, inputs)
         shapes = output_shapes(library, result)
         pairs = zip(shapes, self._dtypes, strict=True)
         outputs = tensors_over([of_shape(shape, dtype, "an output") for shape, dtype in pairs])
         each = (*(inputs[i] for i in range(len(arrays))), *(outputs[i] for i in range(len(shapes))))
         sizes = tuple(result.dims[: library.model.dims_count])
         return RunTensors(inputs, outputs, sizes, shapes, self._dtypes, each)
+
+
+def plan_of_run(library: BundleLibrary, inputs: Any) -> CPlanResult:
+    """The plan of a run on a C array of tensors. Raises KilnError where the model does not allow them."""
+    result, detail = CPlanResult(), CDetail()
+    model = ctypes.byref(library.model)
+    library.check(library.c.kiln_plan(model, inputs, ctypes.byref(result), ctypes.byref(detail)), detail)
+    return result
 
 
 def output_shapes(library: BundleLibrary, result: CPlanResult | CSession) -> tuple[tuple[int, ...], ...]:
