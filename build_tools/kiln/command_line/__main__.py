@@ -210,11 +210,13 @@ def _quantise(arguments: Namespace) -> Reply:
         arguments.all_integer,
         arguments.weight_bits,
     )
-    timing = Timing(arguments.target, arguments.device, arguments.byoc)
-    result = quantise(
-        model_of(arguments), data, out, options, goal, timing if timing.target or timing.device else None
-    )
-    part = _part(arguments, timing.target, {"model": result.model}, as_json(result))
+    timing = None
+    if arguments.target or arguments.device:
+        timing = Timing(arguments.target, arguments.device, arguments.byoc)
+    elif arguments.byoc is not None:
+        raise KilnError("quantise: --byoc is for the times of --target or --device, which is not given")
+    result = quantise(model_of(arguments), data, out, options, goal, timing)
+    part = _part(arguments, arguments.target, {"model": result.model}, as_json(result))
     return Reply(part, lambda: show(result))
 
 

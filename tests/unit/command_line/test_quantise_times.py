@@ -45,12 +45,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_frontier_shows_times(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["quantise", "net.onnx", "--data", "data.npz", "--byoc", "none"]
+    words = ["quantise", "net.onnx", "--data", "data.npz"]
+    assert command_line.main([*words, "--byoc", "none"]) == 2
+    assert "--byoc is for the times of --target or --device, which is" in capsys.readouterr().err
     assert command_line.main(words) == 0  # without a target nothing is timed
     assert "time" not in capsys.readouterr().out
     whole = json.loads(Path("net_int8.json").read_text())["quantised"]
     assert whole["time"] is None
-    assert command_line.main([*words, "--min-snr", f"{whole['snr'] + 0.2}", "--target", "host"]) == 0
+    assert (
+        command_line.main(
+            [*words, "--min-snr", f"{whole['snr'] + 0.2}", "--target", "host", "--byoc", "none"]
+        )
+        == 0
+    )
     assert capsys.readouterr().out.count("time, ms") == 2
     figures = json.loads(Path("net_int8.json").read_text())
     assert figures["float"]["time"] == {"unit": "ms", "buckets": {"small": 0.25, "large": 0.5}}
