@@ -234,7 +234,7 @@ def _matmul(rewriter: CallRewriter, call: relax.Call) -> Any:
     left = scaled_levels(rewriter, call.args[0])
     weights = constant_weights(rewriter, call.args[1], 1)
     if left is None or weights is None:
-        product = dynamic_product(rewriter, call)
+        product = None if weights is None else dynamic_product(rewriter, call.args[0], weights)
         return batch_product(rewriter, call) if product is None else product
     kernel, rest, kind = weights.value, weights.rest, type_of_sums(left, weights, [0])
     total = rewriter.emit(relax.op.matmul(left.data, const(kernel, str(kernel.dtype)), out_dtype=kind))

@@ -18,7 +18,7 @@ from tvm import relax
 
 from kiln.extents import is_one, shape_of
 from kiln.graph.bindings import CallRewriter, const, operator
-from kiln.graph.quantised_operands import QuantisedOperand, constant_weights, less, type_of_sums
+from kiln.graph.quantised_operands import QuantisedOperand, QuantisedWeights, less, type_of_sums
 
 _MOVES = ("relax.permute_dims", "relax.reshape", "relax.expand_dims", "relax.squeeze")
 _BYTES = ("int8", "uint8")
@@ -37,12 +37,11 @@ class _ComputedLevels:
     zero: Any
 
 
-def dynamic_product(rewriter: CallRewriter, call: relax.Call) -> Any:
-    """The integer form of a matmul by constant weights whose left operand has computed scales; else None."""
+def dynamic_product(rewriter: CallRewriter, operand: relax.Expr, weights: QuantisedWeights) -> Any:
+    """The integer form of a matmul of `operand`, with computed scales, by constant weights; else None."""
     emit, op = rewriter.emit, relax.op
-    left = _levels(rewriter, call.args[0])
-    weights = constant_weights(rewriter, call.args[1], 1)
-    if left is None or weights is None or weights.value.dtype != np.int8:
+    left = _levels(rewriter, operand) if weights.value.dtype == np.int8 else None
+    if left is None:
         return None
     kernel, rest = weights.value, weights.rest
     farthest = QuantisedOperand(left.data, weights.scale, np.array([_FARTHEST]), 0)
