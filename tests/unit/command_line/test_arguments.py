@@ -208,6 +208,7 @@ def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "precision" in script
     assert "cortex_m4" in script
     assert any(files in script for files in ("_compgen_files", ":_files", "__fish_complete_path"))
+    assert f"{'function ' if shell == 'fish' else ''}_kiln_words" in script
 
 
 @pytest.mark.parametrize(
