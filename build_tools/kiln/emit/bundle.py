@@ -18,6 +18,7 @@ from kiln import __version__
 from kiln.byoc.libraries.folder import bundled
 from kiln.config import Target, read_target
 from kiln.config.library_choices import LibraryChoices
+from kiln.config.measured_errors import PrecisionFile
 from kiln.config.records import read
 from kiln.config.slice_records import BundleConfig
 from kiln.emit import consumers
@@ -57,7 +58,7 @@ def run(args: BundleStage) -> None:
         consumers.write(folder, name, *about)
         manifest: Manifest = {
             **describe(config, plan, target, size, bundled(folder)),
-            "precision": accuracy(read_json(args.precision) if args.precision else None),
+            "precision": accuracy(read(PrecisionFile, args.precision) if args.precision else None),
             "byoc": _choice(read(LibraryChoices, args.byoc)) if args.byoc else None,
             "source_sha256": file_sha256(args.model_file),
             "files": list_files(folder),
@@ -114,7 +115,7 @@ def libraries(plan: Plan, backends: Sequence[Mapping[str, Any]]) -> list[dict[st
     ]
 
 
-def accuracy(measured: Mapping[str, Any] | None) -> dict[str, Any]:
+def accuracy(measured: PrecisionFile | None) -> dict[str, Any]:
     """The manifest's `precision` entry: the arithmetic, and the greatest error of each output.
 
     Errors are measured at build time against the reference on the golden vectors, in the output's unit; None
@@ -123,16 +124,13 @@ def accuracy(measured: Mapping[str, Any] | None) -> dict[str, Any]:
     """
     if measured is None:
         return {"name": "fp32"}
-    errors: dict[str, list[float]] = {}
-    for vector in measured["vectors"]:
-        for output in vector["outputs"]:
-            errors.setdefault(output["name"], []).append(output["error"])
-    greatest = {
-        name: None if None in errors_of_output else max(errors_of_output)
-        for name, errors_of_output in errors.items()
-    }
-    entry = {"name": measured["precision"], "errors": None if measured["failed"] else greatest}
-    return {**entry, "not_finite": measured["not_finite"]} if measured["not_finite"] else entry
+    greatest: dict[str, float | None] = {}
+    for output in (output for vector in measured.vectors for output in vector.outputs):
+        so_far = greatest.get(output.name, 0.0)
+        lost = so_far is None or output.error is None
+        greatest[output.name] = None if lost else max(so_far or 0.0, output.error or 0.0)
+    entry = {"name": measured.precision, "errors": None if measured.failed else greatest}
+    return {**entry, "not_finite": measured.not_finite} if measured.not_finite else entry
 
 
 def describe(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 from kiln import templates
 from kiln.config import Target, read_target
@@ -16,6 +15,7 @@ from kiln.emit.headers import dlpack_h, include_flags, kiln_h, kiln_image_h
 from kiln.emit.joint_arena import SharedArena, share_arena
 from kiln.emit.joint_example import joint_example
 from kiln.emit.joint_plans import JointPlans, join_plans
+from kiln.emit.joint_schema import JointFigures
 from kiln.emit.link import archive, has_shared, shared
 from kiln.emit.source import emit
 from kiln.errors import KilnError
@@ -55,7 +55,8 @@ def run(args: JointStage) -> None:
             example=joint_example(args.name, headers, not any(arena.name for arena in arenas)),
         )  # fmt: skip
         atomic_write(folder / "include" / f"{args.name}.h", text)
-        write_json(folder / "joint.json", _figures(args.name, target, models, joined, arenas))
+        figures = _figures(args.name, target, models, joined, arenas)
+        write_json(folder / "joint.json", figures.model_dump())
 
 
 def _check_names(name: str, models: list[str]) -> None:
@@ -116,18 +117,17 @@ def _bytes(content: bytes | str) -> bytes:
 def _figures(
     name: str, target: Target, models: list[tuple[Plan, bytes]], joined: JointPlans,
     arenas: list[SharedArena],
-) -> dict[str, Any]:  # fmt: skip
+) -> JointFigures:  # fmt: skip
     """The content of joint.json: bytes and kernels that the models share."""
-    return {
-        "format": 1,
-        "name": name,
-        "target": target.name,
-        "threads": joined.plans[0].threads,
-        "models": [plan.name for plan in joined.plans],
-        "params_bytes": len(joined.payload),
-        "params_bytes_alone": {plan.name: len(payload) for plan, payload in models},
-        "kernels": len({kernel.symbol for plan in joined.plans for kernel in plan.kernels}),
-        "kernels_alone": {plan.name: len(plan.kernels) for plan in joined.plans},
-        "arena_bytes": {arena.name: arena.bytes for arena in arenas},
-        "arena_bytes_alone": {arena.name: dict(arena.sizes) for arena in arenas},
-    }
+    return JointFigures(
+        name=name,
+        target=target.name,
+        threads=joined.plans[0].threads,
+        models=[plan.name for plan in joined.plans],
+        params_bytes=len(joined.payload),
+        params_bytes_alone={plan.name: len(payload) for plan, payload in models},
+        kernels=len({kernel.symbol for plan in joined.plans for kernel in plan.kernels}),
+        kernels_alone={plan.name: len(plan.kernels) for plan in joined.plans},
+        arena_bytes={arena.name: arena.bytes for arena in arenas},
+        arena_bytes_alone={arena.name: dict(arena.sizes) for arena in arenas},
+    )

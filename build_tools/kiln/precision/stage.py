@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.config.interface import Interface, StateRecord
+from kiln.config.measured_errors import OutputError, PrecisionFile, VectorErrors
 from kiln.config.records import read
 from kiln.config.slice_records import PrecisionConfig
 from kiln.errors import KilnError
@@ -22,10 +23,8 @@ from kiln.stages.model import PrecisionStage
 def run(args: PrecisionStage) -> None:
     """Write precision.json: by vector and output the greatest error against the reference, and the limit.
 
-    An error is null if it is not finite: a NaN or an infinity that the reference does not have. `failed` is
-    the reason for missing errors if the host cannot run the model's functions, otherwise null. `not_finite`
-    has for each function the number of values that it stored in 16 bits and that are infinite or NaN though
-    its operands are finite, such as a float16 beyond 65504; a line is printed if there are any.
+    Prints a line if values beyond the range of 16 bits were stored. Raises KilnError for compressed weights
+    whose error is above its limit, or could not be measured.
     """
     config = read(PrecisionConfig, args.config)
     precision, weights = config.precision, config.weights
@@ -33,7 +32,7 @@ def run(args: PrecisionStage) -> None:
     golden = read_golden(args.golden)
     states = read(Interface, args.interface).states
     names: list[str | None] = [bucket.name for bucket in golden.buckets or []] or [None]
-    vectors: list[dict[str, Any]] = []
+    vectors: list[VectorErrors] = []
     failed = None
     not_finite: Counter[str] = Counter()
     for name, source in zip(names, args.sources, strict=True):
@@ -45,7 +44,7 @@ def run(args: PrecisionStage) -> None:
         except Exception as error:  # TVM's own classes; only the figures are missing, the bundle is complete
             failed = (str(error).strip().splitlines() or [type(error).__name__])[-1]
     order = [vector.name for vector in golden.vectors]
-    vectors.sort(key=lambda vector: order.index(vector["name"]))
+    vectors.sort(key=lambda vector: order.index(vector.name))
     name = f"{weights.type} weights" if weights else precision
     if weights:
         _print_and_check(config.name, name, vectors, failed)
@@ -55,40 +54,37 @@ def run(args: PrecisionStage) -> None:
         print(
             f"kiln: warning: precision={precision}: values beyond its range, on the golden vectors: {counts}"
         )
-    result = {"format": 1, "precision": name, "vectors": vectors, "failed": failed, "not_finite": functions}
-    write_json(args.out, result)
+    result = PrecisionFile(precision=name, vectors=vectors, failed=failed, not_finite=functions)
+    write_json(args.out, result.model_dump())
 
 
-def _print_and_check(model: str, kind: str, vectors: list[dict[str, Any]], failed: str | None) -> None:
+def _print_and_check(model: str, kind: str, vectors: list[VectorErrors], failed: str | None) -> None:
     """Print the greatest error of each output. Raises KilnError for an error above its limit, or unmeasured.
 
     `kind`: the type of the model's values or weights, for messages.
     """
     if failed is not None:
         raise KilnError(f"model '{model}': {kind}: the error could not be measured: {failed}")
-    worst: dict[str, dict[str, Any]] = {}
+    worst: dict[str, tuple[OutputError, str]] = {}  # and the name of the vector
     for vector in vectors:
-        for output in vector["outputs"]:
-            entry = {**output, "vector": vector["name"]}
-            worst_so_far = worst.get(output["name"])
-            if worst_so_far is None or _share_of_limit(entry) > _share_of_limit(worst_so_far):
-                worst[output["name"]] = entry
-    for name, entry in worst.items():
-        error = "not finite" if entry["error"] is None else f"{entry['error']:.3g}"
-        text = f"output '{name}', vector {entry['vector']}: error {error}, allowed {entry['limit']:.3g}"
+        for output in vector.outputs:
+            worst_so_far = worst.get(output.name)
+            if worst_so_far is None or _share_of_limit(output) > _share_of_limit(worst_so_far[0]):
+                worst[output.name] = (output, vector.name)
+    for name, (output, vector_name) in worst.items():
+        error = "not finite" if output.error is None else f"{output.error:.3g}"
+        text = f"output '{name}', vector {vector_name}: error {error}, allowed {output.limit:.3g}"
         print(f"{model}: {kind}: {text}")
-        if not entry["passed"]:
+        if not output.passed:
             raise KilnError(
                 f"model '{model}': {kind}: {text}: use a larger type, a smaller 'block', or a higher 'limit' "
                 "in 'weights'"
             )
 
 
-def _share_of_limit(entry: Mapping[str, Any]) -> float:
-    """Error of an output as a fraction of its limit."""
-    if entry["error"] is None:
-        return math.inf
-    return float(entry["error"]) / max(float(entry["limit"]), 1e-30)
+def _share_of_limit(output: OutputError) -> float:
+    """Error of an output as a fraction of its limit; infinite if it is not finite."""
+    return math.inf if output.error is None else output.error / max(output.limit, 1e-30)
 
 
 def _errors_of_vectors(
@@ -99,7 +95,7 @@ def _errors_of_vectors(
     tolerance: Mapping[str, Any],
     not_finite: Counter[str],
     states: Sequence[StateRecord],
-) -> list[dict[str, Any]]:
+) -> list[VectorErrors]:
     """Entries of precision.json for `vectors` of one bucket; `source`: the folder of the bucket's module.
 
     `states`: values that runs leave for the next of a sequence: the last inputs and outputs of the module.
@@ -139,8 +135,8 @@ def _errors_of_vectors(
         for port, result, expected in zip(vector.outputs, results, expected_values, strict=True):
             comparison = compare(result, expected, limits_for(tolerance, port.name), port.quantised)
             error = comparison.error if math.isfinite(comparison.error) else None
-            row = {"name": port.name, "error": error, "limit": comparison.limit, "unit": comparison.unit}
-            outputs.append({**row, "passed": comparison.passed})
-        rows.append({"name": vector.name, "outputs": outputs})
+            limit, unit, passed = comparison.limit, comparison.unit, comparison.passed
+            outputs.append(OutputError(name=port.name, error=error, limit=limit, unit=unit, passed=passed))
+        rows.append(VectorErrors(name=vector.name, outputs=outputs))
     not_finite.update(evaluator.not_finite)
     return rows

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from kiln import __version__, templates
 from kiln.config import sizes
 from kiln.config.library_choices import LibraryChoices
+from kiln.config.measured_errors import PrecisionFile
 from kiln.config.records import read
 from kiln.emit.size_schema import BucketFigures, GpuResources, SizeFile, read_size
 from kiln.errors import printable
@@ -49,7 +50,7 @@ def run(args: ReportStage) -> None:
         tolerance=_read(args.tolerance or folder / "tolerance.json"),
         test=read_json(args.test) if args.test else {},
         padding=_read(folder / "padding.json"),
-        precision=read_json(args.precision) if args.precision else {},
+        precision=read(PrecisionFile, args.precision) if args.precision else None,
         byoc=read(LibraryChoices, args.byoc) if args.byoc else None,
         profile=read_json(args.profile) if args.profile else {},
         compared=read_json(args.compare) if args.compare else {},
@@ -79,7 +80,7 @@ class PageContent:
     tolerance: Mapping[str, Any] = field(default_factory=dict)
     test: Mapping[str, Any] = field(default_factory=dict)
     padding: Mapping[str, Any] = field(default_factory=dict)
-    precision: Mapping[str, Any] = field(default_factory=dict)
+    precision: PrecisionFile | None = None
     byoc: LibraryChoices | None = None
     profile: Mapping[str, Any] = field(default_factory=dict)
     compared: Mapping[str, Any] = field(default_factory=dict)
@@ -109,7 +110,7 @@ def render(content: PageContent) -> str:
         test=test,
         precision=precision,
         byoc=content.byoc,
-        measured=_errors(precision),
+        measured=_errors(precision.model_dump() if precision else {}),
         tools=manifest.get("tools") or _tools(),
         buckets=buckets,
         profiled=bool(profile),

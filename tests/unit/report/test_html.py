@@ -10,6 +10,7 @@ import pytest
 from kiln.config import load_target, target_config
 from kiln.config.byoc import Byoc
 from kiln.config.library_choices import LibraryChoices, LibraryTime, TimedSubgraph
+from kiln.config.measured_errors import PrecisionFile
 from kiln.golden.schema import GoldenEntry
 from kiln.plan.schema import Plan
 from kiln.report import arena
@@ -90,7 +91,7 @@ def page(
     *,
     linked: bool = True,
     golden: bool = True,
-    precision: dict[str, Any] | None = None,
+    precision: PrecisionFile | None = None,
     byoc: LibraryChoices | None = None,
     **more: Any,
 ) -> str:
@@ -113,7 +114,7 @@ def page(
             test={"runner": "qemu", "checks": [{}], "vectors": [{"name": "random1", "outputs": [result]}]}
             if golden
             else {},
-            precision=precision or {},
+            precision=precision,
             byoc=byoc,
             **more,
         )
@@ -183,8 +184,9 @@ def test_shown_values() -> None:
 def test_precision(error: float | None, failed: str | None, told: str) -> None:
     output = {"name": "y", "error": error, "limit": 0.5, "unit": "", "passed": False}
     vectors = [] if failed else [{"name": "random1", "outputs": [output]}]
+    content = {"precision": "fp16", "failed": failed, "vectors": vectors, "not_finite": {}}
     tags = Tags()
-    tags.feed(page(precision={"precision": "fp16", "failed": failed, "vectors": vectors}))
+    tags.feed(page(precision=PrecisionFile.model_validate(content)))
     assert tags.open == []
     assert "computed in fp16" in tags.text
     assert all(part in tags.text for part in told.split("|"))
