@@ -49,7 +49,7 @@ SPLIT_OFF = {"qemu-system-riscv32": "qemu-system-riscv"}
 # Programs of tests that only `./kiln test all` runs, and skips without them → packages. They are large,
 # or not there on some systems: Ubuntu's package chromium installs a snap, which containers cannot do.
 FOR_ALL_TESTS = {
-    "chromium": "chromium", "java": "default-jdk-headless",
+    "chromium": "chromium", "fish": "fish", "java": "default-jdk-headless",
     "javac": "default-jdk-headless", "softhsm2-util": "softhsm2", "wine": "wine",
 }  # fmt: skip
 # Shared libraries that backends' wheels load, by soname → packages.

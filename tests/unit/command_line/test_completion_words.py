@@ -56,6 +56,7 @@ def test_bash(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert subprocess.check_output(command, text=True, cwd=folder).split() == offered, line
 
 
+@pytest.mark.heavy  # fish is one of the programs that only all tests use
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
 def test_fish(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Fish replaces the whole word."""

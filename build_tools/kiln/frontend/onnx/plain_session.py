@@ -7,6 +7,7 @@ from typing import Any
 
 import onnx
 
+from kiln.frontend.onnx.exact_sums import make_exact, may_saturate
 from kiln.onnx_domains import domain_name
 
 # The newest versions of the format and of ONNX's operators that ONNX Runtime 1.31 loads. The package onnx
@@ -19,8 +20,14 @@ def plain_session(model: str | bytes, severity: int = 3, folder: Path | None = N
 
     `severity`: least severity of the messages that ONNX Runtime prints: 3 for errors, 4 for fatal errors.
     `folder`: of the external data of a model that is given as its content. A model of a format or of
-    operators that are newer than ONNX Runtime is loaded as one of the newest that it knows.
+    operators that are newer than ONNX Runtime is loaded as one of the newest that it knows. Sums of products
+    of 8-bit integers are exact on every CPU, see kiln.frontend.onnx.exact_sums.
     """
+    if may_saturate(model):
+        proto = _parsed(model)
+        if make_exact(proto):
+            folder = Path(model).parent if isinstance(model, str) else folder
+            model = proto.SerializeToString()
     try:
         return _session(model, severity, folder)
     except Exception:  # ONNX Runtime raises exception types of its own
@@ -73,8 +80,12 @@ def made_older(model: onnx.ModelProto) -> bool:
 
 def _as_older(model: str | bytes) -> bytes | None:
     """The content of `model` with versions that ONNX Runtime knows; None if its own are not too new."""
-    if isinstance(model, bytes):
-        proto = onnx.ModelProto.FromString(model)
-    else:
-        proto = onnx.load(model, load_external_data=False)
+    proto = _parsed(model)
     return proto.SerializeToString() if made_older(proto) else None
+
+
+def _parsed(model: str | bytes) -> onnx.ModelProto:
+    """A model from its file, without external data, or from its content."""
+    if isinstance(model, bytes):
+        return onnx.ModelProto.FromString(model)
+    return onnx.load(model, load_external_data=False)

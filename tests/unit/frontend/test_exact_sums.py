@@ -1,0 +1,82 @@
+"""Products of uint8 by int8 in ONNX Runtime, the reference: sums are exact on CPUs without VNNI too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from kiln.frontend.onnx.exact_sums import make_exact, may_saturate
+from kiln.frontend.onnx.plain_session import plain_session
+from onnx import TensorProto, helper, numpy_helper
+
+ROWS, TERMS, COLUMNS = 3, 16, 5
+DATA = np.full((ROWS, TERMS), 255, np.uint8)
+WEIGHTS = np.full((TERMS, COLUMNS), 127, np.int8)
+SUM = TERMS * 255 * 127  # of each result; in pairs of 16 bits it saturates at 8 · 32767
+
+
+def product(
+    inputs: dict[str, np.ndarray], stored: dict[str, np.ndarray], nodes: list[onnx.NodeProto]
+) -> bytes:
+    """A model with result `y` in int32; `inputs` and `stored`: tensors by name, of which only types count."""
+    values = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in inputs.items()
+    ]
+    result = helper.make_tensor_value_info("y", TensorProto.INT32, None)
+    constants = [numpy_helper.from_array(value, name) for name, value in stored.items()]
+    graph = helper.make_graph(nodes, "product", values, [result], constants)
+    content: bytes = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]).SerializeToString()
+    return content
+
+
+@pytest.mark.parametrize("point", [False, True])
+@pytest.mark.parametrize("held", [False, True])
+def test_sums_of_extreme_values(held: bool, point: bool) -> None:
+    """Weights that are stored, and weights that are an input; with zero points, and without."""
+    values = {"a": DATA, "b": WEIGHTS}
+    points = {"pa": np.array(1, np.uint8), "pb": np.array(-1, np.int8)} if point else {}
+    inputs = {"a": DATA} if held else values
+    node = helper.make_node("MatMulInteger", ["a", "b", *points], ["y"])
+    content = product(inputs, {**({"b": WEIGHTS} if held else {}), **points}, [node])
+    (got,) = plain_session(content).run(None, {name: values[name] for name in inputs})
+    assert (got == (TERMS * 254 * 128 if point else SUM)).all()
+
+
+def test_data_whose_type_is_inferred() -> None:
+    moved = helper.make_node("Transpose", ["a"], ["moved"], perm=[1, 0])
+    node = helper.make_node("MatMulInteger", ["moved", "b"], ["y"])
+    (got,) = plain_session(product({"a": DATA.T}, {"b": WEIGHTS}, [moved, node])).run(None, {"a": DATA.T})
+    assert (got == SUM).all()
+
+
+def test_a_graph_inside_a_node() -> None:
+    """The weights are those of the graph outside."""
+    branches = [
+        helper.make_graph(
+            [helper.make_node("MatMulInteger", ["a", "b"], [name])],
+            name,
+            [],
+            [helper.make_tensor_value_info(name, TensorProto.INT32, None)],
+        )
+        for name in ("then", "else")
+    ]
+    outer = helper.make_node("MatMulInteger", ["a", "b"], ["y"])
+    both = helper.make_node("If", ["which"], ["z"], then_branch=branches[0], else_branch=branches[1])
+    added = helper.make_node("Add", ["unused", "z"], ["y"])
+    outer.output[0] = "unused"
+    inputs = {"a": DATA, "which": np.array(True)}
+    (got,) = plain_session(product(inputs, {"b": WEIGHTS}, [outer, both, added])).run(None, inputs)
+    assert (got == 2 * SUM).all()
+
+
+def test_what_needs_no_change_is_not_changed(tmp_path: Path) -> None:
+    """Signed data, and a model without such an operator, which is not even parsed."""
+    node = helper.make_node("MatMulInteger", ["a", "b"], ["y"])
+    signed = product({"a": DATA.astype(np.int8)}, {"b": WEIGHTS}, [node])
+    assert may_saturate(signed) and not make_exact(onnx.ModelProto.FromString(signed))
+    plain = product({"a": DATA}, {}, [helper.make_node("Cast", ["a"], ["y"], to=TensorProto.INT32)])
+    (tmp_path / "plain.onnx").write_bytes(plain)
+    assert not may_saturate(plain) and not may_saturate(str(tmp_path / "plain.onnx"))
