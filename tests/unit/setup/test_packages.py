@@ -198,7 +198,7 @@ def test_what_cannot_be_installed_is_one_line(
             *_, warning, line = ["", *capsys.readouterr().err.splitlines()]
             assert line.startswith(f"kiln: {kind}: the tests need adb, ar, cc, clang, ")
             assert f"{reason}; install with: as root: apt-get install adb binutils clang " in line
-            assert ("the tests need chromium, java, javac, softhsm2-util, wine" in warning) == (
+            assert ("the tests need chromium, fish, java, javac, softhsm2-util, wine" in warning) == (
                 layer == "all" and not arguments
             )
     assert shutil.which("sudo") is None
