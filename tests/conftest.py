@@ -9,7 +9,7 @@ kinds share the helper modules of this folder.
 - Of a test in `every` of budgets.yaml, the gate runs the first case and each n-th after it; others are heavy.
 
 Tests of one file stay together in one process, because they share fixtures; those of the files in APART stay
-together with the tests of the same last parameter.
+together with the tests of the same last parameter, those of the files in TOGETHER all with one another.
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ HERE = Path(__file__).resolve().parent
 BUDGETS = yaml.safe_load((HERE / "budgets.yaml").read_text(encoding="utf-8"))
 MARGIN = 2.0  # by which a folder must exceed its budget before `./kiln test budget` fails
 APART = {"device/test_models_golden.py"}  # by model: the next target finds what the first one made
+# Files that look at the whole source: one process parses it for all of them.
+TOGETHER = {
+    "unit/config/test_read.py", "unit/setup/test_packages.py", "unit/stages/test_declarations.py",
+    "unit/test_docstrings.py", "unit/test_import_order.py", "unit/test_lengths.py",
+    "unit/test_same_everywhere.py", "unit/test_twins.py",
+}  # fmt: skip
 _COLLECT = (50_000, 50, 100)  # see gc.set_threshold; as in kiln.stage_server
 _EXCEEDED: pytest.StashKey[list[str]] = pytest.StashKey()
 _spent: Counter[str] = Counter()  # processor seconds by file
@@ -111,6 +117,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Groups(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = _file(nodeid)
+            if file in TOGETHER:
+                return "source"
             return f"{file} {nodeid.rpartition('-')[2]}" if file in APART else file
 
     return Groups(config, log)

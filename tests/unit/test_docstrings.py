@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from syntax import nodes
+
 from .test_lengths import files
 
 # `name`: its meaning, where a sentence or a part of one begins; without backticks only where a sentence does.
@@ -26,9 +28,9 @@ def _names_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> se
     return names
 
 
-def _undeclared(tree: ast.Module) -> Iterator[tuple[Any, str]]:
+def _undeclared(source: str) -> Iterator[tuple[Any, str]]:
     """Every function and class of a file, with each name that its docstring describes and that it lacks."""
-    for node in ast.walk(tree):
+    for node in nodes(source):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             for match in _DESCRIBED.finditer(ast.get_docstring(node) or ""):
                 name = match.group(1) or match.group(2)
@@ -36,9 +38,9 @@ def _undeclared(tree: ast.Module) -> Iterator[tuple[Any, str]]:
                     yield node, name
 
 
-def _first_lines(tree: ast.Module) -> Iterator[str]:
+def _first_lines(source: str) -> Iterator[str]:
     """The first line of every docstring of a file."""
-    for node in ast.walk(tree):
+    for node in nodes(source):
         if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             text = ast.get_docstring(node)
             if text:
@@ -50,12 +52,11 @@ def test_docstrings_describe_parameters_that_exist() -> None:
     wrong, broken = [], []
     for path, text in files(("build_tools", "benchmarks")):
         if path.endswith(".py"):
-            tree = ast.parse(text)
-            wrong += [f"{path}:{node.lineno} {node.name}: {name}" for node, name in _undeclared(tree)]
-            broken += [f"{path}: {first}" for first in _first_lines(tree) if first[-1] not in ".:…"]
+            wrong += [f"{path}:{node.lineno} {node.name}: {name}" for node, name in _undeclared(text)]
+            broken += [f"{path}: {first}" for first in _first_lines(text) if first[-1] not in ".:…"]
     assert wrong == [] and broken == []
 
 
 def test_descriptions_are_found() -> None:
     text = 'def f(a, b):\n    """The sum; `a`: a number.\n\n    b: another. `c`, `d`: gone. It is: so."""'
-    assert [name for _, name in _undeclared(ast.parse(text))] == ["c", "d"]
+    assert [name for _, name in _undeclared(text)] == ["c", "d"]

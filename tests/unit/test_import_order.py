@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import kiln
+from syntax import nodes
 
 PACKAGE = Path(kiln.__file__).parent
 # Bottom to top. Modules directly in the package (errors, files, …) are below all of them.
@@ -19,7 +20,7 @@ ORDER = (
 
 def imports(path: Path) -> Iterator[str]:
     """First name below `kiln` of every import in a file, also of those inside functions."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path.read_text(encoding="utf-8")):
         if isinstance(node, ast.ImportFrom) and node.module == "kiln":
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kiln."):
@@ -69,7 +70,7 @@ def test_a_class_name_stands_once() -> None:
         text = path.read_text(encoding="utf-8")
         if "class " not in text:
             continue
-        for node in ast.walk(ast.parse(text)):
+        for node in nodes(text):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
     assert {name: files for name, files in places.items() if len(files) > 1} == {}

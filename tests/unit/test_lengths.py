@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from syntax import nodes
+
 ROOT = Path(__file__).resolve().parents[2]
 MOST_FILE, MOST_FUNCTION = 350, 60
 FOLDERS = ("build_tools", "benchmarks", "models", "runtime_c", "zoo")
@@ -41,7 +43,7 @@ def test_functions_are_short() -> None:
     for name, text in files((*FOLDERS, "tests")):
         if not name.endswith(".py"):
             continue
-        for node in ast.walk(ast.parse(text)):
+        for node in nodes(text):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
                 lines = (node.end_lineno or first) - first + 1

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from scons_real import ROOT
+from syntax import nodes
 
 TESTS = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
 
@@ -22,7 +23,7 @@ def without_target(text: str) -> list[int]:
     found: list[int] = []
     if "ziglang" not in text:
         return found
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if not isinstance(node, ast.List):
             continue
         words = [element.value if isinstance(element, ast.Constant) else None for element in node.elts]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import syntax
 from kiln import packages
 from kiln.config import list_targets, load_target
 from scons_real import ROOT
@@ -90,7 +91,7 @@ def test_every_program_that_is_run_is_in_the_table() -> None:
     calls = re.compile(rf"\b(?:{'|'.join(BY_NAME | BY_COMMAND)})\(")
     for path in SOURCES:
         text = path.read_text(encoding="utf-8")
-        names = programs_of(ast.parse(text)) - known if calls.search(text) else set()
+        names = programs_of(syntax.tree(text)) - known if calls.search(text) else set()
         if names := {name for name in names if "/" not in name and not made_up.fullmatch(name)}:
             unknown[str(path.relative_to(ROOT))] = names
     assert unknown == {}

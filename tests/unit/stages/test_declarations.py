@@ -16,6 +16,7 @@ from kiln.config import Model
 from kiln.scons.server_process import stage_environment
 from kiln.stage import POSITIONAL, Field, Output, Slice, Stage
 from kiln.stages import STAGES
+from syntax import nodes
 
 PACKAGE = Path(kiln.__file__).parent
 _RUNS = [STAGES[name].spec.module for name in ("device-run", "device-test", "device-bench", "device-flash")]
@@ -46,7 +47,7 @@ def read_by(stage: type[Stage]) -> set[str]:
     for text in sources():
         if not any(f"args: {name}" in text for name in names):
             continue
-        for node in ast.walk(ast.parse(text)):
+        for node in nodes(text):
             if isinstance(node, ast.Attribute):
                 owner = node.value
                 if getattr(owner, "id", None) == "args" or getattr(owner, "attr", None) == "args":
@@ -103,7 +104,7 @@ def test_slices_name_keys_of_a_model_and_are_the_same_wherever_they_are_read() -
 
 def test_declarations_import_no_library() -> None:
     for path in (PACKAGE / "stage.py", *(PACKAGE / "stages").glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path.read_text(encoding="utf-8")):
             names = [node.module] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             assert not {str(name).split(".")[0] for name in names} & {"tvm", "numpy", "onnx", "SCons", "yaml"}

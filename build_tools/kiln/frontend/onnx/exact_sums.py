@@ -23,7 +23,7 @@ _OFFSET = 128
 
 
 @dataclass(frozen=True)
-class _Product:
+class _IntegerProduct:
     """Positions of an operator's inputs: weights with their zero points, and the zero point of the data.
 
     `data`: the position of the data; None where the operator quantises it to uint8 itself.
@@ -35,15 +35,15 @@ class _Product:
 
 
 _PRODUCTS = {
-    "MatMulInteger": _Product(((1, 3),), data_point=2),
-    "ConvInteger": _Product(((1, 3),), data_point=2),
-    "QLinearMatMul": _Product(((3, 5),), data_point=2),
-    "QLinearConv": _Product(((3, 5),), data_point=2),
-    "QGemm": _Product(((3, 5),), data_point=2),
-    "MatMulIntegerToFloat": _Product(((1, 5),), data_point=4),
-    "QAttention": _Product(((1, 7),), data_point=6),
-    "DynamicQuantizeMatMul": _Product(((1, 3),), data=None),
-    "DynamicQuantizeLSTM": _Product(((1, 9), (2, 11)), data=None),
+    "MatMulInteger": _IntegerProduct(((1, 3),), data_point=2),
+    "ConvInteger": _IntegerProduct(((1, 3),), data_point=2),
+    "QLinearMatMul": _IntegerProduct(((3, 5),), data_point=2),
+    "QLinearConv": _IntegerProduct(((3, 5),), data_point=2),
+    "QGemm": _IntegerProduct(((3, 5),), data_point=2),
+    "MatMulIntegerToFloat": _IntegerProduct(((1, 5),), data_point=4),
+    "QAttention": _IntegerProduct(((1, 7),), data_point=6),
+    "DynamicQuantizeMatMul": _IntegerProduct(((1, 3),), data=None),
+    "DynamicQuantizeLSTM": _IntegerProduct(((1, 9), (2, 11)), data=None),
 }
 
 
@@ -111,7 +111,7 @@ class _Rewriting:
             set_nodes(self.graph, self.nodes)
         return bool(self.raised)
 
-    def _rewrite(self, node: onnx.NodeProto, product: _Product) -> None:
+    def _rewrite(self, node: onnx.NodeProto, product: _IntegerProduct) -> None:
         data_types = [TensorProto.UINT8] if product.data is None else []
         for position in (product.data, product.data_point):
             if position is not None:
