@@ -89,11 +89,11 @@ def run(cases: Sequence[DrawnCase], jobs: int = 1, refusals: bool = False) -> No
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.heavy)])
-def test_a_sample_of_drawn_operators(half: int) -> None:
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.heavy) for part in (1, 2))])
+def test_a_sample_of_drawn_operators(part: int) -> None:
     cases = [case for name, seeds in SAMPLE.items() for case in cases_of(name, MAKERS[name], seeds)]
     assert len(cases) == sum(map(len, SAMPLE.values())), "the reference takes all of them"
-    run(cases[half::2])
+    run(cases[part::3])
 
 
 def test_tensors_without_elements() -> None:
@@ -102,6 +102,7 @@ def test_tensors_without_elements() -> None:
     run(cases)
 
 
+@pytest.mark.heavy
 def test_narrow_floats() -> None:
     chosen = {"GroupQueryAttention": ("float16", 1), "Conv": ("bfloat16", 0), "MatMul": ("bfloat16", 3)}
     cases = [

@@ -122,19 +122,19 @@ def run_sample(cases: Sequence[Case], targets: Sequence[str], without: Collectio
     agree(results)
 
 
-@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.heavy)])
-def test_a_sample_of_the_node_tests(half: int) -> None:
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.heavy) for part in (1, 2))])
+def test_a_sample_of_the_node_tests(part: int) -> None:
     """Tests that have both variants take turns: one runs on data, the next with constants."""
     cases = cases_of(SAMPLE, (DATA, CONSTANTS))
     both = [case.name.split("/")[0] for case in cases if case.variant == CONSTANTS]
     left = {f"{name}/{(DATA, CONSTANTS)[number % 2]}" for number, name in enumerate(both)}
-    run_sample([case for case in cases if case.name not in left][half::2], [HOST])
+    run_sample([case for case in cases if case.name not in left][part::3], [HOST])
 
 
-@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.heavy)])
-def test_a_sample_on_other_processors(half: int) -> None:
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.heavy) for part in (1, 2))])
+def test_a_sample_on_other_processors(part: int) -> None:
     """All on the one of 32 bits; those of 64 bits take turns, from test to test."""
-    cases = cases_of(OF_PROCESSORS, (DATA, HALVES))[half::2]
+    cases = cases_of(OF_PROCESSORS, (DATA, HALVES))[part::3]
     names = list(dict.fromkeys(case.name.split("/")[0] for case in cases))
     idle = {name: ("aarch64", "riscv64")[number % 2] for number, name in enumerate(names)}
     run_sample(cases, PROCESSORS, {key_of(case.name, idle[case.name.split("/")[0]]) for case in cases})

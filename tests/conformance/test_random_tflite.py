@@ -14,12 +14,12 @@ NODES = 10
 OPENED = ("float", "hybrid", "int8", "mixed")
 
 
-@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.heavy)])
-def test_a_sample(half: int) -> None:
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.heavy) for part in (1, 2))])
+def test_a_sample(part: int) -> None:
     fixed = [made(number % 2, form, NODES) for number, form in enumerate(FORMS)]
     dynamic = [made(3, form, 8, is_open=True) for form in OPENED]
     products = made(33, "int16", 8, is_open=True)  # two CONV_2D and a FULLY_CONNECTED
-    agree([*fixed, *dynamic, products][half::2], HOW, [HOST])
+    agree([*fixed, *dynamic, products][part::3], HOW, [HOST])
 
 
 @pytest.mark.heavy

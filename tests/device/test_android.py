@@ -83,6 +83,7 @@ def _checked(path: Path) -> dict[str, list[str]]:
         }  # fmt: skip
 
 
+@pytest.mark.heavy
 def test_the_library_is_as_the_linker_takes_it(project: Project, target: str) -> None:
     facts = _checked(project.bundle(target, "net").shared_library)
     assert set(facts["needed"]) <= {"libc.so", "libm.so"} and facts["soname"] == ["libnet.so"]

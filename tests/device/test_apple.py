@@ -67,6 +67,7 @@ def _checked(library: Path, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["macos_arm64", pytest.param("macos_x86_64", marks=pytest.mark.heavy)])
+@pytest.mark.heavy
 def test_macos(target: str, tmp_path: Path) -> None:
     project = Project(tmp_path)
     write_small_network(tmp_path / "net.onnx")

@@ -73,6 +73,7 @@ def write_convolutions(path: Path) -> None:
     save_network(path, nodes, {"x": [1, 16, 9, 7]}, {"y": [1, 10]}, {**weights, **limits})
 
 
+@pytest.mark.heavy
 def test_convolutions_of_openblas(at_home: Project) -> None:
     write_convolutions(at_home.folder / "pixels.onnx")
     text = "source: {kind: file, path: ../pixels.onnx}\nbyoc: openblas\n"

@@ -30,6 +30,7 @@ def _multiply_adds(bucket: dict[str, Any]) -> int:
     return sum(step["macs"] for step in bucket["steps"])
 
 
+@pytest.mark.heavy
 def test_empty_cache_and_conditions_together(project: Project) -> None:
     node = helper.make_node
     nodes = [

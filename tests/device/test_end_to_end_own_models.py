@@ -154,6 +154,7 @@ int main(void) {
 @pytest.mark.parametrize(
     "name", ["x86_64", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("aarch64", "armv7"))]
 )
+@pytest.mark.heavy
 def test_two_models_in_one_program(project: Project, tmp_path: Path, name: str) -> None:
     """Two models in one program share the runtime and an arena, and neither disturbs the other."""
     models = ("resnet", "small")

@@ -104,6 +104,7 @@ int main(int count, char **words) {
 """
 
 
+@pytest.mark.heavy
 def test_a_program_that_kiln_links_gets_its_arguments(board: Path, tmp_path: Path) -> None:
     """Kiln's start-up code reads the arguments from a file, since a gdb server passes none."""
     target, source = load_target("cortex_m4"), tmp_path / "echo.c"

@@ -37,6 +37,7 @@ def trusting(folder: Path, public: str) -> Path:
     return device
 
 
+@pytest.mark.heavy
 def test_releases_on_a_device(built: BuiltBundle, tmp_path: Path) -> None:
     """Unsigned, changed, of another key, and back to an older release: refused, and nothing changes there."""
     private, public = keys(tmp_path, "one")

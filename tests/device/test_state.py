@@ -107,6 +107,7 @@ def cell(project: Project) -> Path:
     return project.build / "x86_64" / "cell"
 
 
+@pytest.mark.heavy
 def test_runs_follow_one_another_and_reset_begins_anew(project: Project, cell: Path) -> None:
     runs = [np.random.default_rng(n).random((1 + n % 3, 4), np.float32) for n in range(6)]
     want = stepped(project.folder / "cell.onnx", runs)

@@ -84,6 +84,7 @@ def _scaled(
     return (exact + offset.reshape(shape)).astype(np.float32).tobytes()
 
 
+@pytest.mark.heavy
 def test_converted_inputs(folder: Path) -> None:
     image, features, (scale, offset, scales, offsets) = _content()
     pixels = np.ascontiguousarray(image.reshape(1, 4, 5, 4).transpose(0, 3, 1, 2))  # of rows of pixels

@@ -23,6 +23,7 @@ from .conftest import MODEL, SessionProgram
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the bundle is for x86-64 machines")
 
 
+@pytest.mark.heavy
 def test_a_pack_runs_where_there_is_no_kiln(
     built: SessionProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ def test_of_features_that_are_switched(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(list((tmp_path / "targets").iterdir())) == len(CASES)
 
 
+@pytest.mark.heavy
 def test_programs_that_pass_floats_in_registers_need_these() -> None:
     both = "float32 and float64"
     cases = [

@@ -54,6 +54,7 @@ def test_a_bundle_comes_back_whole(project: StandInProject, bundle: dict[str, st
     assert project.build(*RESNET) == []
 
 
+@pytest.mark.heavy
 def test_another_folder_takes_it_too_and_runs_what_is_another(
     project: StandInProject, bundle: dict[str, str], kept: Path, tmp_path: Path
 ) -> None:
@@ -116,6 +117,7 @@ def test_a_damaged_cache_is_noticed_and_mended(
     assert project.bundle_digest("aarch64/resnet") == bundle
 
 
+@pytest.mark.heavy
 def test_two_builds_fill_one_cache_at_a_time(bundle: dict[str, str], tmp_path: Path) -> None:
     several = [
         StandInProject(tmp_path / name) for name in ("one", "two") if (tmp_path / name).mkdir() is None

@@ -216,6 +216,7 @@ def test_wrong_options_are_one_line(project: StandInProject, words: list[str], e
     assert done.stderr.startswith("kiln: error: option 'cluster': ") and expected in done.stderr
 
 
+@pytest.mark.heavy
 def test_a_scheduler_that_dies_ends_the_build_in_one_line(
     project: StandInProject, farm: Farm, tmp_path: Path
 ) -> None:

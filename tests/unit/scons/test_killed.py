@@ -72,6 +72,7 @@ def configure(project: StandInProject, cores: int) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.heavy
 def test_what_was_finished_outlives_a_kill(built: StandInProject) -> None:
     """After a kill, a build removes only outputs that were incomplete; a finished bundle stays."""
     project = built
@@ -104,6 +105,7 @@ def test_a_build_that_recovers_may_be_killed_as_well(built: StandInProject) -> N
     assert project.build(*RESNET) == []
 
 
+@pytest.mark.heavy
 def test_the_next_build_waits_for_the_last_process_of_a_killed_one(built: StandInProject) -> None:
     project = built
     before = project.bundle_digest("aarch64/resnet")

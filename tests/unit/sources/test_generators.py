@@ -131,6 +131,7 @@ def tokens(vocabulary: dict[str, int], sentence: str) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_minilm_knows_what_sentences_have_in_common() -> None:
     """0.755 is what sentence-transformers' documentation gives for the first two, with the same weights."""
     model = load_model("minilm_l6")

@@ -181,6 +181,7 @@ def test_every_candidate_computes_what_the_rules_do(key: str) -> None:
         Bench(target, runner, 0).check([subjects[0], wrong])
 
 
+@pytest.mark.heavy
 def test_candidates_race_in_pairs_and_the_best_is_kept() -> None:
     target, runner = here("host")
     bench = Bench(target, runner, 1 << 20)
