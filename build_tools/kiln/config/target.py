@@ -208,12 +208,29 @@ class Target(Section):
                     ("variants", index, "name"), f"'{variant.name}' is the name of two variants"
                 )
             names.append(variant.name)
+        seen: dict[tuple[str, frozenset[str], int], str] = {}
+        for index, name in enumerate(names):
+            key = self.for_variant(name)._told_apart_by
+            if key in seen:
+                raise PlacedError(
+                    ("variants", index - 1, "features"),
+                    f"variants '{seen[key]}' and '{name}' have the same cpu and features: leave one out",
+                )
+            seen[key] = name
         if self.variants and self.cuda is not None:
             raise PlacedError(("variants",), "kernels run on a GPU: no variants of the CPU expected")
         if self.variants and self.arch not in self.system.processors:
             raise PlacedError(("variants",), f"system {self.system.name}: a processor of arch {self.arch} "
                               "cannot be asked what it has: none expected")  # fmt: skip
         return self
+
+    @property
+    def _told_apart_by(self) -> tuple[str, frozenset[str], int]:
+        """CPU, features, and of SVE the bits of a register: variants with equal ones have equal features.
+
+        Different ones can be equal too, as LLVM knows: see lower/target_check.py.
+        """
+        return self.cpu, frozenset(self.features), self.vector.bits if self.vector.isa == "sve" else 0
 
     @property
     def system(self) -> System:

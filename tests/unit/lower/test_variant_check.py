@@ -66,6 +66,16 @@ def test_shipped_variants_are_accepted(name: str) -> None:
     [
         ("name: v4\n", "name: v3\n", "'v3' is the name of two variants"),
         ("name: v4\n", "name: V4\n", "lower-case letters, digits and '_' expected"),
+        (
+            "cpu: x86-64-v4\n    features: []",
+            "cpu: x86-64-v3\n    features: []",
+            r":2\d: .*key 'variants.1.features': variants 'v3' and 'v4' have the same cpu and features",
+        ),
+        (
+            "features: [+avx512vnni, +amx-int8]",
+            "features: [+avx512vnni]",
+            "variants 'v4_vnni' and 'v4_amx' have the same cpu and features: leave one out",
+        ),
         ("cuda: null", "cuda: {archs: [sm_90], ptx: false}", "no variants of the CPU expected"),
     ],
 )
