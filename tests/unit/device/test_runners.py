@@ -61,6 +61,21 @@ def test_a_signal_is_named(tmp_path: Path) -> None:
         start(script(tmp_path, "echo last words >&2; kill -ILL $$\n"))
 
 
+def test_a_fault_of_the_emulator_is_told_apart_from_one_of_the_program(tmp_path: Path) -> None:
+    said = "program: translate.c:213: decode_save_opc: Assertion `ctx->insn_start != NULL' failed."
+    (tmp_path / "said").write_text(said)
+    emulator = script(tmp_path, f"cat {tmp_path}/said >&2; kill -ABRT $$\n")
+    net = tmp_path / "net"
+    net.touch()
+    runner = LocalRunner("qemu-riscv64 -cpu rv64", [str(emulator), "-cpu", "rv64"])
+    with pytest.raises(KilnError) as caught:
+        runner.run(net, [], send={}, fetch={}, timeout=10)
+    assert str(caught.value) == (
+        "qemu-riscv64 -cpu rv64: a fault of the emulator itself, not of net; a newer version of it may have "
+        f"none: {said}"
+    )
+
+
 def test_a_program_that_cannot_start(tmp_path: Path) -> None:
     with pytest.raises(KilnError, match="cannot start"):
         start(tmp_path / "absent")

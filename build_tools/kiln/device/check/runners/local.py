@@ -111,10 +111,32 @@ class LocalRunner:
         return Completed(process.returncode, stdout, stderr, time.monotonic() - began)
 
     def _killed(self, status: int, program: str, stderr: str) -> KilnError:
-        """The error for a program that a signal ended, with its last line."""
+        """The error for a program that a signal ended, with its last line.
+
+        An emulator whose own assertion fails ends by a signal too, whatever the program does.
+        """
+        own = _own_assertion(self._prefix, stderr)
+        if own is not None:
+            return KilnError(
+                f"{self._description}: a fault of the emulator itself, not of {program}; a newer version of "
+                f"it may have none: {own}"
+            )
         return KilnError(
             f"{self._description}: {program} was killed by {signal_name(status)}{_last_line(stderr)}"
         )
+
+
+def _own_assertion(command: Sequence[str], stderr: str) -> str | None:
+    """The line of `stderr` in which the emulator that `command` begins with says that it has failed.
+
+    None where it does not, and for an empty command. The C library's assert writes it with the name of the
+    program: `qemu-riscv64: translate.c:213: decode_save_opc: Assertion `...' failed.`
+    """
+    if not command:
+        return None
+    begin = f"{Path(command[0]).name}: "
+    lines = [line.strip() for line in stderr.splitlines()]
+    return next((line for line in lines if line.startswith(begin) and ": Assertion `" in line), None)
 
 
 def too_old(emulator: Emulator) -> str | None:
