@@ -28,6 +28,7 @@ from kiln.emit.bounded_division import divide_by_multiplying
 from kiln.emit.cold_kernels import cold_kernels, compile_for_size, compiles_for_size
 from kiln.emit.compile import c_flags, compile_file
 from kiln.emit.fixed_point_conversions import hide_powers_of_two
+from kiln.emit.gathers import gather
 from kiln.emit.half_conversions import convert_halves
 from kiln.emit.headers import cuda_include_flag, include_flags
 from kiln.emit.helium_conversions import convert_in_words
@@ -228,6 +229,7 @@ def _built(
         ordered = {name: select_floats(function) for name, function in ordered.items()}
     if target.vector.isa == "mve":
         ordered = {name: scale_in_words(hide_powers_of_two(f)) for name, f in ordered.items()}
+        ordered = {name: gather(function) for name, function in ordered.items()}
         ordered = {name: convert_in_words(function) for name, function in ordered.items()}
     build = tvm.get_global_func("target.build.llvm")
     return build(tvm.IRModule(ordered), description)

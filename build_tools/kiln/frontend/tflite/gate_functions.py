@@ -1,126 +1,22 @@
 """Sigmoid, tanh and layer norm of the gates of an integer LSTM, exactly as LiteRT's kernel computes them.
 
-Gates are int16 with 12 bits after the point, results have 15. exp(-x) is a polynomial on a quarter of a unit
-(a table, unless x is finer than a gate) times a constant for each further bit of x; 1 / (1 + exp(-x)) comes
-from Newton's method. All products are rounded to 15 bits, ties upwards. Numbers are held as int32; each
-`each` is one value of an element, which kernels compute into a register where it is read more than once.
+Gates are int16 with 12 bits after the point, results have 15. Both functions are look-ups in one table
+(`gate_quotients.py`), unless x is finer than a gate. Numbers are held as int32; each `each` is one value of
+an element, which kernels compute into a register where it is read more than once.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from tvm import te, tirx
 from tvm.ir import Expr
 
-from kiln.arrays import Array
 from kiln.frontend.tflite.fixed_point import Factor, divided, high_product, i32, limited, times
+from kiln.frontend.tflite.gate_quotients import TABLE_BITS, UNIT, each, exp_below, looked_up, quotients
 
 _ONE = (1 << 15) - 1
-_TABLE, _TABLE_BITS = 1024, 3  # the length of the table of exponentials, and the bits before the point
-_HALF, _EIGHTH, _QUARTER_OF_UNIT = 1 << 14, 1 << 12, 1 << 13
-# exp(-2^k) of k from -2 on, exp(-1/8) and 1/3, with 31 bits after the point; 48/17 and -32/17 with 29.
-EXP_POWERS = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)
-EXP_OF_EIGHTH, THIRD = 1895147668, 715827883
-NEWTON, NEWTON_SLOPE = 1515870810, -1010580540
-
-
-def each(function: Callable[..., Expr], *tensors: Any, name: str = "value") -> Any:
-    """The tensor of `function` of the elements of tensors of one shape."""
-    return te.compute(tensors[0].shape, lambda *at: function(*(one(*at) for one in tensors)), name=name)
-
-
-def _short(value: int) -> int:
-    """A constant with 31 bits after the point as one with 15, rounded."""
-    return (value + (1 << 15)) >> 16
-
-
-def _product(a: Expr, b: Expr | int) -> Expr:
-    """round(a b / 2^15), ties upwards."""
-    return (a * b + _HALF) >> 15
-
-
-def _of_quarter(lowest: Any, bits: int, apply: Callable[..., Any] = each) -> Any:
-    """exp(lowest) with 15 fractional bits.
-
-    `lowest`: 16-bit fixed-point numbers from -1/4 to 0 with `bits` integer bits.
-
-    apply: calls its first argument with the elements of the others: `each`, or a function of numpy's arrays.
-    """
-    x = apply(lambda v: (v << bits) + _EIGHTH, lowest, name="around")
-    x2 = apply(lambda v: _product(v, v), x, name="square")
-    thirds = apply(
-        lambda v, v2: _product(divided(_product(v2, v2), 2) + _product(v2, v), _short(THIRD)) + v2,
-        x, x2, name="thirds",
-    )  # fmt: skip
-    at_eighth = _short(EXP_OF_EIGHTH)
-    return apply(lambda v, rest: at_eighth + _product(v + divided(rest, 1), at_eighth), x, thirds, name="exp")
-
-
-def exponentials() -> Array:
-    """exp(x) with 15 bits after the point of the 1024 numbers from -1/4 to 0 with 3 of 16 bits before it.
-
-    The numbers with more bits before the point are a part of these. A look-up takes three instructions, the
-    polynomial about 40.
-    """
-    numbers = np.arange(_TABLE) - _TABLE
-    return np.asarray(_of_quarter(numbers, _TABLE_BITS, lambda f, *x, name: f(*x)), "int16")
-
-
-def _exp(below: Any, bits: int, table: Any) -> Any:
-    """exp(x) with 15 bits after the point of int16 x < 0 with `bits` before the point; unspecified for 0.
-
-    below: -1 - x, int32. table: from `exponentials`.
-    """
-    after = 15 - bits
-    quarter = 1 << (after - 2)
-    places = each(lambda v: ~v & i32(quarter - 1), below, name="places")
-    if bits < _TABLE_BITS:
-        result = _of_quarter(each(lambda v: v - i32(quarter), places, name="lowest"), bits)
-    else:
-        at_place = functools.partial(_looked_up, table, bits - _TABLE_BITS)
-        result = each(at_place, places, name="exp")
-    for number, power in enumerate(EXP_POWERS[: bits + 2]):
-        result = each(_power_of(after - 2 + number, _short(power)), result, below, name="exp")
-    if bits > 5:  # below -32
-        most = 1 << (20 - bits)
-        result = each(lambda v, u: tirx.Select(u >= i32(most), i32(0), v), result, below, name="exp")
-    return result
-
-
-def _looked_up(table: Any, shift: int, place: Expr) -> Expr:
-    """The value of a table at place * 2^shift, as int32."""
-    return tirx.Cast("int32", table(tirx.Cast("int64", place << i32(shift) if shift else place)))
-
-
-def _power_of(bit: int, power: int) -> Callable[..., Expr]:
-    """The product with `power` where the multiple of a quarter in `below` has the bit.
-
-    round(v p / 2^15) is v less (v (2^15 - p) + 2^14 - 1) / 2^15, rounded down: so the number that is 0
-    elsewhere is a constant under a mask of the bit's sign, and the constant that is added fits no instruction
-    and is kept in a register, for instructions that multiply and add.
-    """
-
-    def element(value: Expr, below: Expr) -> Expr:
-        has_bit = (below << i32(31 - bit)) >> i32(31)
-        return value - ((value * (has_bit & i32((1 << 15) - power)) + i32(_HALF - 1)) >> i32(15))
-
-    return element
-
-
-def _inverse(exp: Any) -> Any:
-    """2 / (1 + exp) with 13 bits after the point; constants are added before the shifts."""
-    half = each(lambda v: (v + i32(1 << 15)) >> i32(1), exp, name="half")
-    first = (_short(NEWTON) << 15) + _HALF
-    x = each(lambda v: (v * i32(_short(NEWTON_SLOPE)) + i32(first)) >> i32(15), half, name="inverse")
-    above = _HALF - (_QUARTER_OF_UNIT << 15)
-    for _ in range(3):
-        error = each(lambda h, v: (h * v + i32(above)) >> i32(15), half, x, name="error")
-        x = each(lambda v, e: v - (((v * e + i32(_HALF - 1)) >> i32(15)) << i32(2)), x, error, name="inverse")
-    return x
 
 
 def _below(x: Any) -> Any:
@@ -134,22 +30,22 @@ def _unless_zero(x: Expr) -> Expr:
 
 
 def sigmoid(x: Any, table: Any) -> Any:
-    """The sigmoid of gates; `table`: from `exponentials`."""
-    inverse = _inverse(_exp(_below(x), 3, table))
-
-    def element(v: Expr, source: Expr) -> Expr:
-        result = (v << i32(1)) ^ ((source >> i32(31)) & i32(_ONE))
-        return ((result - i32(_HALF)) & _unless_zero(source)) + i32(_HALF)
-
-    return each(element, inverse, x, name="sigmoid")
+    """The sigmoid of gates; `table`: from `gate_quotients.table`."""
+    inverse = looked_up(x, 0, table)
+    return each(lambda v, u: (v << i32(1)) ^ ((u >> i32(31)) & i32(_ONE)), inverse, x, name="sigmoid")
 
 
 def tanh(x: Any, table: Any, bits: int) -> Any:
-    """The tanh of int16 with `bits` before the point, 0 to 6; `table`: from `exponentials`."""
-    inverse = _inverse(_exp(_below(x), bits + 1, table))
+    """The tanh of int16 with `bits` before the point, 0 to 6; `table`: from `gate_quotients.table`."""
+    finer = bits + 1 < TABLE_BITS
+    if finer:
+        inverse = quotients(exp_below(_below(x), bits + 1))
+    else:
+        inverse = looked_up(x, bits + 1 - TABLE_BITS, table)
 
     def element(v: Expr, source: Expr) -> Expr:
-        size = tirx.min((v - i32(_QUARTER_OF_UNIT)) << i32(2), i32(_ONE)) & _unless_zero(source)
+        size = tirx.min((v - i32(UNIT)) << i32(2), i32(_ONE))
+        size = size & _unless_zero(source) if finer else size  # the table's element of 0 is exact
         return (size ^ (source >> i32(31))) - (source >> i32(31))
 
     return each(element, inverse, x, name="tanh")

@@ -17,7 +17,7 @@ from tvm.ir import Expr
 
 from kiln.arrays import Array
 from kiln.frontend.tflite.fixed_point import factor_of, i32
-from kiln.frontend.tflite.gate_functions import each
+from kiln.frontend.tflite.gate_quotients import each
 from kiln.frontend.tflite.int16_products import narrowed
 from kiln.frontend.tflite.interpolated_tables import halved, looked_up, table_of
 from kiln.frontend.tflite.operands import Grid, TfliteOperands, const

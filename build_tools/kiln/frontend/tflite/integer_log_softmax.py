@@ -17,7 +17,7 @@ from tvm.ir import Expr
 
 from kiln.arrays import Array
 from kiln.frontend.tflite.fixed_point import divided, factor_of, high_product, i32, limited, times
-from kiln.frontend.tflite.gate_functions import EXP_OF_EIGHTH, EXP_POWERS, THIRD, each
+from kiln.frontend.tflite.gate_quotients import EXP_OF_EIGHTH, EXP_POWERS, THIRD, each
 from kiln.frontend.tflite.integer_quotients import doubled, inverse_of_half, sign_bits
 from kiln.frontend.tflite.operands import Grid, TfliteOperands, const
 

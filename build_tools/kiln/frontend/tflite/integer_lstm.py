@@ -17,6 +17,7 @@ from tvm.ir import Expr
 
 from kiln.arrays import Array
 from kiln.frontend.tflite import gate_functions as functions
+from kiln.frontend.tflite import gate_quotients
 from kiln.frontend.tflite.fixed_point import (
     Factor,
     ResultLevels,
@@ -52,7 +53,7 @@ class IntegerLstmLayer:
         self._peephole, self._norm = node.has(11), node.has(_NORMS + 1)
         self._check()
         self._set_grids()
-        self._exponentials = const(functions.exponentials(), "int16")
+        self._quotients = const(gate_quotients.table(), "int16")
         self._clip = _clip(options.CellClip(), self._cell, 32767)
         # Of the levels of the result: as LiteRT's kernel, whatever their zero point.
         self._projection_clip = _clip(options.ProjClip(), node.result_grid() or self._state, 127)
@@ -205,16 +206,16 @@ class IntegerLstmLayer:
             *put, forget, new = _parts(now.shape, tensors, [column for _, column in gates])
             forget, new = functions.sigmoid(forget, table), functions.tanh(new, table, 3)
             shares = [functions.sigmoid(put[0], table) if put else _complement(forget), new]
-            kept = functions.each(
+            kept = gate_quotients.each(
                 lambda f, c: _narrow(divided(f * tirx.Cast("int32", c), 15)), forget, now, name="kept"
             )
-            added = functions.each(
+            added = gate_quotients.each(
                 lambda a, b: _narrow(divided(a * b, 30 + self._power)), *shares, name="added"
             )
-            return functions.each(self._sum, kept, added, name="cell")
+            return gate_quotients.each(self._sum, kept, added, name="cell")
 
         tensors = [tensor for tensor, _ in gates]
-        return self._node.emit_te(compute, cell, self._exponentials, *tensors, name="cell")
+        return self._node.emit_te(compute, cell, self._quotients, *tensors, name="cell")
 
     def _sum(self, kept: Expr, added: Expr) -> Expr:
         """The cell from its two shares."""
@@ -236,11 +237,11 @@ class IntegerLstmLayer:
             [shown] = _parts(now.shape, [x], [column])
             wide = now_wide(now)
             parts = functions.sigmoid(shown, table), functions.tanh(wide, table, 15 + self._power)
-            return functions.each(
+            return gate_quotients.each(
                 lambda a, b: limited(times(a * b, factor) + i32(zero), "int8"), *parts, name="hidden"
             )
 
-        units = node.emit_te(compute, cell, self._exponentials, tensor, name="hidden")
+        units = node.emit_te(compute, cell, self._quotients, tensor, name="hidden")
         if not projects:
             if self._hidden.scale != self._state.scale or self._hidden.zero != self._state.zero:
                 raise ValueError("its intermediate tensor 4 and its output state have different quantisation")
@@ -269,12 +270,12 @@ def _narrow(x: Expr) -> Expr:
 
 def now_wide(cell: Any) -> Any:
     """The cell as int32."""
-    return functions.each(lambda v: tirx.Cast("int32", v), cell, name="wide")
+    return gate_quotients.each(lambda v: tirx.Cast("int32", v), cell, name="wide")
 
 
 def _complement(gate: Any) -> Any:
     """1 - gate."""
-    return functions.each(lambda v: i32((1 << 15) - 1) - v, gate, name="complement")
+    return gate_quotients.each(lambda v: i32((1 << 15) - 1) - v, gate, name="complement")
 
 
 def _parts(shape: Any, tensors: Sequence[Any], firsts: Sequence[int]) -> list[Any]:

@@ -24,13 +24,8 @@ from kiln.frontend.tflite.fixed_point import (
     limited,
     range_of_activation,
 )
-from kiln.frontend.tflite.gate_functions import (
-    NEWTON,
-    NEWTON_SLOPE,
-    deviation_shift,
-    each,
-    inverse_deviation,
-)
+from kiln.frontend.tflite.gate_functions import deviation_shift, inverse_deviation
+from kiln.frontend.tflite.gate_quotients import NEWTON, NEWTON_SLOPE, each
 from kiln.frontend.tflite.operands import Grid, TfliteOperands
 
 op = relax.op

@@ -18,7 +18,7 @@ from tvm.ir import Expr
 
 from kiln.arrays import Array
 from kiln.frontend.tflite.fixed_point import i32
-from kiln.frontend.tflite.gate_functions import each
+from kiln.frontend.tflite.gate_quotients import each
 from kiln.frontend.tflite.operands import Grid, TfliteOperands, const
 
 op = relax.op

@@ -3,13 +3,16 @@
 Computation  y[i] = table[x[i] as an unsigned byte].
 Schedule     Tensors are flat. x86: the 16 entries of each of 16 parts are looked up with pshufb, which gives
              0 for indices whose top bit is set; adding 0x70 with saturation to x xor 16 * part sets it unless
-             x is in that part. AArch64: tbl and tbx look up 64 entries each. Others: one element at a time.
+             x is in that part. AArch64: tbl and tbx look up 64 entries each. Helium: vldrb loads entries
+             from 16 offsets. Others: one element at a time.
 Applies      The functions that lower/tables.py makes, where nothing was fused with them.
 Accuracy     Exact.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -57,7 +60,13 @@ def make(fused: Fused, machine: Machine) -> KernelAndBuffers:
     ranges, buffers_read = fused.ranges, [x, entries, output]
     arm64 = machine.isa in ("neon", "sve") and machine.registers >= 32
     count, width = ranges.product(list(x.shape)), 16 if arm64 else machine.vector_bits // 8
-    vectors = (machine.isa in _X86 and width in _SHUFFLE) or arm64
+    looked_up: Callable[[Any, Expr], Expr] | None = None
+    if machine.isa in _X86 and width in _SHUFFLE:
+        looked_up = functools.partial(_shuffled, width=width)
+    elif arm64:
+        looked_up = _looked_up
+    elif machine.isa == "mve" and str(output.dtype) in ("int8", "uint8"):
+        looked_up = _loaded
     blocks = ceil_div(count, _BLOCK)
     tasks = blocks if ranges.greatest(blocks) > 1 and machine.shares(ranges.greatest(count)) else None
     result_type = str(output.dtype)
@@ -69,17 +78,17 @@ def make(fused: Fused, machine: Machine) -> KernelAndBuffers:
             index = tirx.bitwise_and(tirx.Cast("int32", load(data, [position])), tirx.IntImm("int32", 255))
             store(out, [position], load(table, [tirx.Cast("int64", index)]))
 
-        def several(position: Expr) -> None:
+        def several(position: Expr, looked_up: Callable[[Any, Expr], Expr]) -> None:
             indices = ramp(position, width)
             entries = bind(tirx.reinterpret(f"uint8x{width}", load(data, [indices])))
-            value = _shuffled(table, entries, width) if machine.isa in _X86 else _looked_up(table, entries)
+            value = looked_up(table, entries)
             store(out, [indices], tirx.reinterpret(f"{result_type}x{width}", value))
 
         def block(first: Expr, length: int) -> None:
-            whole_vectors = length // width if vectors else 0
-            if whole_vectors:
+            whole_vectors = length // width if looked_up else 0
+            if looked_up and whole_vectors:
                 with serial(whole_vectors) as number:
-                    several(bind(first + number * int64(width)))
+                    several(bind(first + number * int64(width)), looked_up)
             if length > whole_vectors * width:
                 with serial(length - whole_vectors * width) as rest:
                     one(bind(first + int64(whole_vectors * width) + rest))
@@ -108,6 +117,14 @@ def _shuffled(table: Any, x: Expr, width: int) -> Expr:
         shuffled = tirx.call_llvm_pure_intrin(kind, _SHUFFLE[width], entries, index)
         result = shuffled if result is None else tirx.bitwise_or(result, shuffled)
     return result
+
+
+def _loaded(table: Any, x: Expr) -> Expr:
+    """table[x] by one load from 16 offsets; `x`: a variable of unsigned bytes."""
+    name = "llvm.arm.mve.vldr.gather.offset.v16i8.p0.v16i8"
+    kind, address = "int8x16", tirx.address_of(load(table, [int64(0)]))
+    bits, shift, unsigned = (tirx.IntImm("int32", value) for value in (8, 0, 1))
+    return tirx.call_llvm_intrin(kind, name, address, tirx.reinterpret(kind, x), bits, shift, unsigned)
 
 
 def _looked_up(table: Any, x: Expr) -> Expr:
