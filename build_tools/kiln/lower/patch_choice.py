@@ -2,7 +2,8 @@
 
 Peaks are estimated on the graph, before fusion: a tensor takes memory if an operator other than an
 elementwise one reads it; a tensor that only a padding reads is stored inside the padded one, and elements
-that a reduction alone reads are computed where it reads them, from tensors that are stored. Among the choices
+that a reduction alone reads are computed where it reads them, from tensors that are stored. In a band, a
+kernel that a convolution begins reads whole tensors: of a longer one its rows are copied. Among the choices
 whose peak is within the limit, the one with the fewest multiply-adds is used; if there is none, the one with
 the lowest peak.
 """
@@ -10,7 +11,7 @@ the lowest peak.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from kiln.extents import shape_of
 from kiln.graph.bindings import operator
 from kiln.lower.dims import Dims
 from kiln.lower.patches import ImageRegion, bands, divided, macs_of, regions, rows_of
-from kiln.lower.row_rules import is_elementwise
+from kiln.lower.row_rules import Need, is_elementwise
 from kiln.lower.schema import PatchRecord
 
 # Rows of a band; those of images, and the longer ones of signals.
@@ -89,41 +90,36 @@ class _StoredTensors:
     `greatest`: the greatest value of a size, for which memory is planned.
     """
 
-    def __init__(self, func: Any, greatest: Greatest) -> None:
+    def __init__(self, mod: tvm.IRModule, greatest: Greatest) -> None:
+        func, functions = mod["main"], dict(mod.functions_items())
         self.greatest = greatest
         self.bindings = [(b.var, b.value) for b in func.body.blocks[0].bindings]
         self.calls = dict(self.bindings)
+        self.elementwise = {variable for variable, call in self.bindings if is_elementwise(call, functions)}
         self.outside = {*func.params, func.body.body}
         for variable, call in self.bindings:  # the caller's memory in another shape, such as a signal's
             if operator(call) == "relax.reshape" and call.args[0] in self.outside:
                 self.outside.add(variable)
         readers: dict[Any, list[Any]] = {}
-        fused = set[Any]()  # calls that can be fused after what they read
         for variable, call in self.bindings:
-            if is_elementwise(call) and (variable in self.outside or not _changes_shape(call)):
-                fused.add(call)
             for item in _read(call):
-                readers.setdefault(item, []).append(call)
-        # Fusion stops at a reshape: one to the same shape is stored in place of what it reads, another one is
-        # a view of it.
-        self.stored = {
-            variable: not _changes_shape(call)
-            if operator(call) == "relax.reshape"
-            else (
-                any(c not in fused for c in readers.get(variable, []))
-                and not (
-                    all(operator(c) == "relax.nn.pad" for c in readers[variable])
-                    and len(readers[variable]) == 1
-                )
-            )
-            for variable, call in self.bindings
-        }
+                readers.setdefault(item, []).append(variable)
+        self.stored: dict[Any, bool] = {}
+        kernels: dict[Any, set[Any]] = {}  # by variable: those that read it, by the tensor that each stores
+        for variable, call in reversed(self.bindings):
+            kernels[variable] = set().union(
+                *(kernels[one] if self._is_fused(one) and not self.stored[one] else {one}
+                  for one in readers.get(variable, []))
+            )  # fmt: skip
+            self.stored[variable] = self._is_stored(call, readers.get(variable, []), len(kernels[variable]))
         computed = set[Any]()  # elementwise, from stored tensors alone
         for variable, call in self.bindings:
             operands = [item for item in _read(call) if item in self.calls]
-            if is_elementwise(call) and all(self.stored[item] or item in computed for item in operands):
+            if variable in self.elementwise and all(
+                self.stored[item] or item in computed for item in operands
+            ):
                 computed.add(variable)
-                called = [operator(reader) for reader in readers.get(variable, [])]
+                called = [operator(self.calls[reader]) for reader in readers.get(variable, [])]
                 if len(called) == 1 and called[0] in _REDUCTIONS:
                     self.stored[variable] = False
         self.stored[func.body.body] = True
@@ -132,15 +128,36 @@ class _StoredTensors:
         }
         self.reads = {v: self.sources(call) for v, call in self.bindings if self.stored[v]}
 
+    def _is_fused(self, variable: Any) -> bool:
+        """Whether the call that computes a variable can be fused after what it reads."""
+        changes = _changes_shape(self.calls[variable])
+        return variable in self.elementwise and (variable in self.outside or not changes)
+
+    def _is_stored(self, call: Any, readers: Sequence[Any], kernels: int) -> bool:
+        """Whether a call's result takes memory; `kernels`: the number of those that read it.
+
+        Fusion stops at a reshape: one to the same shape is stored in place of what it reads, another one is a
+        view of it.
+        """
+        if operator(call) == "relax.reshape":
+            return not _changes_shape(call)
+        if [operator(self.calls[one]) for one in readers] == ["relax.nn.pad"]:
+            return False
+        return kernels > 1 or not all(map(self._is_fused, readers))
+
     def sources(self, call: Any) -> tuple[Any, ...]:
         """The stored tensors, and views of them, that `call` reads, through tensors that are not stored."""
         tensors: dict[Any, None] = {}
         for item in _read(call):
-            if item not in self.calls or self.stored[item] or _changes_shape(self.calls[item]):
+            if self._is_read(item):
                 tensors[item] = None
             else:
                 tensors.update(dict.fromkeys(self.sources(self.calls[item])))
         return tuple(tensors)
+
+    def _is_read(self, item: Any) -> bool:
+        """Whether kernels read a tensor, or a view of one, and do not compute its elements themselves."""
+        return item not in self.calls or self.stored[item] or _changes_shape(self.calls[item])
 
     def events(self, region: ImageRegion | None = None, count: int = 1) -> list[_Event] | None:
         """The steps, with `region` in at most `count` bands; None where the region cannot be divided."""
@@ -178,24 +195,62 @@ class _StoredTensors:
             for variable, _ in region.calls:
                 if not self.stored[variable]:
                     continue
-                reads = tuple(
-                    (number, item) if item in in_region or item in copied else self._viewed(item)
-                    for item in self.reads[variable]
-                )
+                reads = []
+                for item, part in self._read_in_band(variable, region, needs):
+                    held = item in in_region or item in copied
+                    name = (number, item) if held else self._viewed(item)
+                    if part is not None:  # some rows of a tensor of the band
+                        size = ceil_div(self.sizes[item] * part, region.rows_of(item))
+                        result.append(_Event((name,), (number, item, variable), size))
+                        name = number, item, variable
+                    reads.append(name)
                 size = self.sizes[variable]
                 if variable.same_as(region.cut):
-                    result.append(_Event(reads, variable, size))
+                    result.append(_Event(tuple(reads), variable, size))
                 else:
-                    need, rows = needs[variable], region.rows_of(variable)
-                    result.append(_Event(reads, (number, variable), size * (need.last - need.first) // rows))
+                    need, rows_of_all = needs[variable], region.rows_of(variable)
+                    size = size * (need.last - need.first) // rows_of_all
+                    result.append(_Event(tuple(reads), (number, variable), size))
         return result
+
+    def _read_in_band(
+        self, variable: Any, region: ImageRegion, needs: Mapping[Any, Need]
+    ) -> list[tuple[Any, int | None]]:
+        """The stored tensors that a stored tensor of a band is computed from, with the rows that are copied.
+
+        None for a tensor that is read in place.
+        """
+        read: dict[Any, int | None] = {}
+        anchored = self._is_anchored(variable)
+
+        def visit(reader: Any) -> None:
+            need = region.rules[reader].rows_read(needs[reader].first, needs[reader].last)
+            for item in _read(self.calls[reader]):
+                if item in needs and item in self.sizes and item not in region.inputs and need is not None:
+                    held = needs[item]
+                    part = (need.first, need.last) != (held.first, held.last)
+                    read[item] = need.last - need.first if part and anchored else read.get(item)
+                elif self._is_read(item) or item not in region.rules:
+                    read.setdefault(item, None)
+                else:
+                    visit(item)
+
+        visit(variable)
+        return list(read.items())
+
+    def _is_anchored(self, variable: Any) -> bool:
+        """Whether a convolution or a pool is in the kernel that computes a stored tensor."""
+        if variable not in self.elementwise and operator(self.calls[variable]) != "relax.nn.pad":
+            return True
+        operands = [item for item in _read(self.calls[variable]) if item in self.calls]
+        return any(not self.stored[item] and self._is_anchored(item) for item in operands)
 
     def _copied(self, region: ImageRegion) -> list[Any]:
         """The inputs of a region that a convolution or a pool reads: each band copies its rows of them."""
         copied = [
             item
-            for _, call in region.calls
-            if not is_elementwise(call) and operator(call) != "relax.nn.pad"
+            for variable, call in region.calls
+            if variable not in self.elementwise and operator(call) != "relax.nn.pad"
             for item in _read(call)
         ]
         return [item for item in region.inputs if item in copied]
@@ -221,10 +276,10 @@ def in_patches(mod: tvm.IRModule, limit: int | None) -> tuple[tvm.IRModule, Patc
     func = mod["main"]
     if limit is None or len(func.body.blocks) != 1:
         return mod, None
-    candidates = regions(func)
+    candidates = regions(mod)
     if not candidates:
         return mod, None
-    graph, room = _StoredTensors(func, Dims("main", mod).greatest), limit - _STATIC
+    graph, room = _StoredTensors(mod, Dims("main", mod).greatest), limit - _STATIC
     before = peak_of(graph.events() or [])
     if before <= room:
         return mod, None
@@ -244,7 +299,7 @@ def in_patches(mod: tvm.IRModule, limit: int | None) -> tuple[tvm.IRModule, Patc
         divided_mod = divided(mod, number, count)
         if divided_mod is not None:
             region = candidates[number]
-            layers = sum(not is_elementwise(call) for _, call in region.calls)
+            layers = sum(variable not in graph.elementwise for variable, _ in region.calls)
             return divided_mod, PatchRecord(
                 layers=layers, parts=len(bands(region.rows, count)), macs=more + macs_of(region, 1)[0],
                 more_macs=more, limit_bytes=limit, bytes_before=before, bytes_after=peak,

@@ -1,11 +1,11 @@
 """The first layers of a network in parts of the image, so that their feature maps never exist whole.
 
 A *cut* is a feature map (NHWC) that operators which work row by row compute: convolutions, pools, padding,
-concats and slices of channels or columns, and elementwise operators. They begin at the inputs of the network,
-which each band transposes for itself where the network does, or at tensors of other operators. The cut's rows
-are divided into *bands*. Each band is computed from those rows of these inputs that it needs, one band after
-the other, and the bands are joined. A signal, an image of one row, is divided along its columns instead: a
-"row" is then one of them.
+concats and slices of channels or columns, elementwise operators, and functions of the front ends that work
+row by row (`row_functions.py`). They begin at the inputs of the network, which each band transposes for
+itself where the network does, or at tensors of other operators. The cut's rows are divided into *bands*. Each
+band is computed from those rows of these inputs that it needs, one band after the other, and the bands are
+joined. A signal, an image of one row, is divided along its columns instead: a "row" is then one of them.
 Neighbouring bands share rows of the layers between, which are computed for each of them (Lin et al.,
 "MCUNetV2", 2021).
 
@@ -26,6 +26,7 @@ from kiln.callbacks import structural_map
 from kiln.config.sizes import ceil_div
 from kiln.extents import shape_of
 from kiln.graph.bindings import integers, operator
+from kiln.lower.row_functions import Functions, with_rows
 from kiln.lower.row_rules import COLUMNS, POOLS, ROWS, Need, RowRule, activations, rule_of, transposed_input
 
 
@@ -55,15 +56,16 @@ class ImageRegion:
         return int(shape_of(image)[self.axis])
 
 
-def regions(func: Any) -> list[ImageRegion]:
-    """The regions of a function that can be divided, in the order of their cuts.
+def regions(mod: tvm.IRModule) -> list[ImageRegion]:
+    """The regions of `main` that can be divided, in the order of their cuts.
 
     Along rows first, then along the columns of images of one row.
     """
-    return [region for axis in (ROWS, COLUMNS) for region in _regions(func, axis)]
+    functions = dict(mod.functions_items())
+    return [region for axis in (ROWS, COLUMNS) for region in _regions(mod["main"], axis, functions)]
 
 
-def _regions(func: Any, axis: int) -> list[ImageRegion]:
+def _regions(func: Any, axis: int, functions: Functions) -> list[ImageRegion]:
     if len(func.body.blocks) != 1 or not isinstance(func.body.body, relax.Var):
         return []
     bindings = list(func.body.blocks[0].bindings)
@@ -80,7 +82,7 @@ def _regions(func: Any, axis: int) -> list[ImageRegion]:
     result = []
     for binding in bindings:
         call = binding.value
-        rule = rule_of(call, axis) if isinstance(call, relax.Call) else None
+        rule = rule_of(call, axis, functions) if isinstance(call, relax.Call) else None
         if operator(call) == "relax.permute_dims" and call.args[0] in params:
             rule = transposed_input(call, axis)
         if rule is None:
@@ -149,7 +151,11 @@ def _with_padding(call: Any, args: Sequence[Any], need: Need, rows: int, axis: i
 
 
 def _band(
-    builder: relax.BlockBuilder, region: ImageRegion, outside: Mapping[Any, Any], needs: Mapping[Any, Need]
+    builder: relax.BlockBuilder,
+    region: ImageRegion,
+    outside: Mapping[Any, Any],
+    needs: Mapping[Any, Need],
+    functions: Functions,
 ) -> Any:
     """Emit one band of the cut; `outside`: the new variables of the region's inputs."""
     axis = region.axis
@@ -176,6 +182,13 @@ def _band(
             part(arg, need.first, need.last) if n in live and rule.operands else outside.get(arg, arg)
             for n, arg in enumerate(call.args)
         ]
+        if operator(call) == "relax.call_tir":
+            read = [
+                part(item, need.first, need.last) if item in rule.operands else outside.get(item, item)
+                for item in call.args[1].fields
+            ]
+            held[variable] = builder.emit(_on_rows(builder, call, read, region, rows, functions)), rows.first
+            continue
         if operator(call) == "relax.concat":
             args = [relax.Tuple([part(item, need.first, need.last) for item in call.args[0].fields])]
         if operator(call) == "relax.permute_dims":
@@ -186,6 +199,23 @@ def _band(
     return held[region.cut][0]
 
 
+def _on_rows(
+    builder: relax.BlockBuilder,
+    call: Any,
+    args: Sequence[Any],
+    region: ImageRegion,
+    rows: Need,
+    functions: Functions,
+) -> Any:
+    """The call of a function of a front end on a band of its operands."""
+    count, name = rows.last - rows.first, str(call.args[0].name_hint)
+    function = with_rows(functions[call.args[0]], region.axis, count)
+    new = builder.add_func(function, f"{name}_of_{count}_rows")
+    shape = shape_of(call)
+    shape[region.axis] = count
+    return relax.call_tir(new, relax.Tuple(args), relax.TensorType(shape, str(call.ty.dtype)))
+
+
 def _slice(value: Any, first: int, last: int, axis: int) -> Any:
     return relax.op.strided_slice(value, [axis], [first], [last])
 
@@ -193,12 +223,12 @@ def _slice(value: Any, first: int, last: int, axis: int) -> Any:
 def divided(mod: tvm.IRModule, number: int, count: int) -> tvm.IRModule | None:
     """`mod` with region `number` of `main` in at most `count` bands; None where that is impossible."""
     func = mod["main"]
-    region = regions(func)[number]
+    region = regions(mod)[number]
     needs = [rows_of(region, *band) for band in bands(region.rows, count)]
     if any(need is None for need in needs) or len(needs) < 2:
         return None
     in_region = {variable for variable, _ in region.calls}
-    builder = relax.BlockBuilder()
+    builder, functions = relax.BlockBuilder(), dict(mod.functions_items())
     variable_of: dict[Any, Any] = {}
 
     def renamed(expr: relax.Expr) -> Any:
@@ -209,7 +239,11 @@ def divided(mod: tvm.IRModule, number: int, count: int) -> tvm.IRModule | None:
         with builder.dataflow():
             for binding in func.body.blocks[0].bindings:
                 if binding.var.same_as(region.cut):
-                    joined = [_band(builder, region, variable_of, need) for need in needs if need is not None]
+                    joined = [
+                        _band(builder, region, variable_of, need, functions)
+                        for need in needs
+                        if need is not None
+                    ]
                     variable_of[binding.var] = builder.emit(relax.op.concat(joined, region.axis))
                 elif binding.var not in in_region:
                     variable_of[binding.var] = builder.emit(renamed(binding.value))

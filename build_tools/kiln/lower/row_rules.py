@@ -12,15 +12,16 @@ from tvm import relax
 
 from kiln.extents import shape_of
 from kiln.graph.bindings import constant, integers, operator
+from kiln.graph.layout import NARY, UNARY
+from kiln.lower.row_functions import NO_FUNCTIONS, Functions, operands_with_rows
 
 ROWS, COLUMNS = 1, 2  # the axes of an NHWC tensor that are divided: of images, and of images of one row
 # Operators that compute each element from the elements of the same place, and constants.
 _ELEMENTWISE = {
     f"relax.{name}"
     for name in (
-        "add", "subtract", "multiply", "divide", "maximum", "minimum", "right_shift", "left_shift", "astype",
-        "nn.relu", "nn.silu", "nn.gelu", "sigmoid", "tanh", "exp", "negative", "abs", "sign", "square",
-        "sqrt", "clip", "quantize", "dequantize", "floor", "round", "reshape", "take", "nn.leakyrelu",
+        *UNARY, *NARY, "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "left_shift", "right_shift",
+        "quantize", "dequantize", "reshape", "take",
     )
 }  # fmt: skip
 POOLS = {"relax.nn.max_pool2d": relax.op.nn.max_pool2d, "relax.nn.avg_pool2d": relax.op.nn.avg_pool2d}
@@ -78,9 +79,18 @@ class RowRule:
         return Need(low, high, low - begin, end - high) if low < high else None
 
 
-def rule_of(call: Any, axis: int = ROWS) -> RowRule | None:
-    """The rule of an operator, for rows along `axis`; None where it cannot be divided."""
-    name, attrs, live = operator(call), call.attrs, activations(call, axis)
+def rule_of(call: Any, axis: int = ROWS, functions: Functions = NO_FUNCTIONS) -> RowRule | None:
+    """The rule of an operator, for rows along `axis`; None where it cannot be divided.
+
+    functions: those that the module calls.
+    """
+    name, attrs = operator(call), call.attrs
+    if name == "relax.call_tir":
+        read = operands_with_rows(call, functions, axis)
+        if read is None or (axis == COLUMNS and any(shape_of(item)[ROWS] != 1 for item in read)):
+            return None
+        return RowRule(read, int(shape_of(call)[axis]))
+    live = activations(call, axis)
     data = tuple(call.args[number] for number in live)
     if name == "relax.concat":
         data = tuple(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else ()
@@ -141,6 +151,11 @@ def _elementwise_rule(call: Any, axis: int, data: tuple[Any, ...]) -> RowRule | 
     return RowRule(data, int(shape_of(data[0])[axis]))
 
 
-def is_elementwise(call: Any) -> bool:
-    """Whether the operator computes each element from the operands' elements at the same index."""
-    return operator(call) in _ELEMENTWISE
+def is_elementwise(call: Any, functions: Functions = NO_FUNCTIONS) -> bool:
+    """Whether the operator computes each element from the operands' elements at the same index.
+
+    Of the functions that the module calls, those count whose elements are computed from the same row.
+    """
+    return operator(call) in _ELEMENTWISE or any(
+        operands_with_rows(call, functions, axis) is not None for axis in (ROWS, COLUMNS)
+    )

@@ -14,7 +14,7 @@ from kiln.lower.patch_choice import in_patches, ram_limit
 from kiln.lower.patches import bands, divided, macs_of, regions
 from kiln.lower.row_rules import Need, rule_of
 from relaxed import Array, const, module, operators, run_by_tvm
-from tvm import relax
+from tvm import relax, te
 
 op = relax.op
 RNG = np.random.default_rng(3)
@@ -67,7 +67,7 @@ def test_bands_cover_all_rows() -> None:
 @pytest.mark.parametrize("parts", [*(pytest.param(n, marks=pytest.mark.heavy) for n in (2, 7)), 3])
 def test_values_are_those_of_the_whole_image(parts: int) -> None:
     mod = made()
-    region = regions(mod["main"])
+    region = regions(mod)
     x: Array = RNG.normal(0, 1, IMAGE[0]).astype("float32")
     (want,) = run_by_tvm(mod, [x])
     tried = 0
@@ -113,15 +113,66 @@ def test_branches_and_signals(shape: tuple[int, ...], body: Any, axis: int, shar
     assert chosen is not None and chosen.bytes_after < share * chosen.bytes_before
     if body is signal:  # the result, and for its last element 7 of the first convolution and 21 of the signal
         assert chosen.bytes_after >= (15 * 8 + 7 * 16 + 21 * 3) * 4
-    assert {region.axis for region in regions(mod["main"])} == {axis}
+    assert {region.axis for region in regions(mod)} == {axis}
     x: Array = RNG.normal(0, 1, shape).astype("float32")
     assert np.allclose(run_by_tvm(new, [x])[0], run_by_tvm(mod, [x])[0], rtol=1e-5, atol=1e-5)
+
+
+def rescaled(x: Any, y: Any) -> Any:
+    """A function as front ends write it: of two images and a number for each channel."""
+
+    def compute(a: Any, b: Any, factors: Any) -> Any:
+        total = te.compute(a.shape, lambda *at: a(*at) * factors(at[-1]) + b(*at), name="total")
+        return te.compute(a.shape, lambda *at: total(*at) * total(*at) - a(*at), name="rescaled")
+
+    return emit(relax.BlockBuilder.current().call_te(compute, x, y, weights(8)))
+
+
+def test_functions_of_front_ends_are_computed_by_rows() -> None:
+    """Sums of int16, PReLU of 8 bits and the like are no operators; bands of a height share a function."""
+
+    def block(x: Any) -> Any:
+        stem = convolved(x, weights(3, 3, 3, 8))
+        total = rescaled(convolved(stem, weights(3, 3, 8, 8)), stem)
+        return emit(op.mean(emit(op.nn.relu(convolved(total, weights(3, 3, 8, 4), stride=2))), [1, 2]))
+
+    mod = module([((1, 40, 14, 3), "float32")], block)
+    new, chosen = in_patches(mod, 1)
+    assert chosen is not None and chosen.layers == 6 and chosen.bytes_after < 0.5 * chosen.bytes_before
+    # The stem, which two kernels read, and with padding the stem and the total.
+    assert chosen.bytes_before == (40 * 14 + 2 * 42 * 16) * 8 * 4
+    names = [var.name_hint for var, function in new.functions_items() if "_rows" in var.name_hint]
+    assert 1 <= len(names) <= 3 < chosen.parts
+    x: Array = RNG.normal(0, 1, (1, 40, 14, 3)).astype("float32")
+    assert np.allclose(run_by_tvm(new, [x])[0], run_by_tvm(mod, [x])[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        lambda a, row: a(0, 18 - row, 0, 0),
+        lambda a, row: a(0, row, row % 14, 0),
+        lambda a, row: a(0, row, 0, 0) * tvm.tirx.Cast("float32", row),
+    ],
+    ids=["another row", "a place of the row", "its number"],
+)
+def test_functions_that_depend_on_the_row_end_a_region(element: Any) -> None:
+    def body(x: Any) -> Any:
+        def compute(a: Any) -> Any:
+            return te.compute(a.shape, lambda n, row, column, channel: element(a, row), name="made")
+
+        made = emit(relax.BlockBuilder.current().call_te(compute, emit(op.nn.relu(x))))
+        return op.nn.relu(emit(op.nn.relu(made)))
+
+    mod = module([IMAGE], body)
+    called = [str(call.op.name) for region in regions(mod) for _, call in region.calls]
+    assert called and "relax.call_tir" not in called
 
 
 def test_a_tensor_that_the_whole_image_needs_ends_the_region() -> None:
     """The mean over the image, and everything after it, is outside; the cut before it is the last one."""
     mod = made()
-    last = regions(mod["main"])[-1]
+    last = regions(mod)[-1]
     assert str(last.calls[-1][1].op.name) == "relax.nn.avg_pool2d"
 
 
@@ -144,7 +195,7 @@ def test_a_region_begins_at_a_transposed_input() -> None:
 
 
 def test_rows_that_parts_share_are_counted() -> None:
-    region = regions(made()["main"])[-1]
+    region = regions(made())[-1]
     whole, more = macs_of(region, 1)[0], macs_of(region, 4)[1]
     assert macs_of(region, 1) == (whole, whole) and whole < more < 3 * whole
 
@@ -186,7 +237,7 @@ def test_what_cannot_be_divided() -> None:
     across = module([IMAGE], lambda x: op.nn.pad(op.nn.relu(x), [1, 0, 0, 0, 0, 0, 0, 0]))
     table = module([IMAGE], lambda x: op.nn.relu(op.add(x, weights(1, 19, 1, 1))))
     rows = module([((1, 8, 8), "float32")], lambda x: op.nn.relu(op.nn.relu(x)))
-    assert [len(regions(mod["main"])) for mod in (across, table, rows)] == [1, 0, 0]
+    assert [len(regions(mod)) for mod in (across, table, rows)] == [1, 0, 0]
     (binding, *_) = made()["main"].body.blocks[0].bindings
     rule = rule_of(binding.value)
     assert rule is not None and rule.rows_read(0, 1) is None  # of the pad: a band of padding alone
