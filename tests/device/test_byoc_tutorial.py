@@ -33,6 +33,7 @@ def with_network(at_home: Project) -> Project:
     return at_home
 
 
+@pytest.mark.heavy
 def test_a_library_of_ones_own(with_network: Project) -> None:
     follow(with_network, section("libraries.md", "A library of your own"))
     bundle = with_network.build / "x86_64" / "net"

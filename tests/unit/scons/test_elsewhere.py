@@ -36,6 +36,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.heavy
 def test_a_build_belongs_to_the_folder_that_the_user_stands_in(
     project: StandInProject, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def outputs(name: str, **turn: Any) -> tuple[np.ndarray[Any, Any], list[str]]:
     return np.asarray(scores)[0], load_labels(model.labels)
 
 
+@pytest.mark.heavy
 def test_efficientnet_recognises_the_cat() -> None:
     scores, names = outputs("efficientnet_lite0")
     assert len(names) == scores.size == 1000
