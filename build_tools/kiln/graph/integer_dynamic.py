@@ -26,10 +26,10 @@ _FARTHEST = 255  # zero points from 0
 
 
 @dataclass(frozen=True)
-class _ComputedLevels:
-    """scale * (data - zero), with data of 8 bits; scale (float32) and zero (int32) are of all or of a row.
+class ComputedLevels:
+    """scale * (data - zero), with data of 8 bits; scale (float32) and zero are of all or of a row.
 
-    `zero` is None for 0.
+    `zero` is int32, or float32 where floats are subtracted; None for 0.
     """
 
     data: Any
@@ -40,7 +40,7 @@ class _ComputedLevels:
 def dynamic_product(rewriter: CallRewriter, operand: relax.Expr, weights: QuantisedWeights) -> Any:
     """The integer form of a matmul of `operand`, with computed scales, by constant weights; else None."""
     emit, op = rewriter.emit, relax.op
-    left = _levels(rewriter, operand) if weights.value.dtype == np.int8 else None
+    left = computed_levels(rewriter, operand) if weights.value.dtype == np.int8 else None
     if left is None:
         return None
     kernel, rest = weights.value, weights.rest
@@ -62,8 +62,13 @@ def dynamic_product(rewriter: CallRewriter, operand: relax.Expr, weights: Quanti
     return op.multiply(emit(op.astype(total, "float32")), factor)
 
 
-def _levels(rewriter: CallRewriter, expr: relax.Expr) -> _ComputedLevels | None:
-    """The levels of (q - z) * s with computed z and s, also moved if these are of the whole tensor."""
+def computed_levels(
+    rewriter: CallRewriter, expr: relax.Expr, of_floats: bool = False
+) -> ComputedLevels | None:
+    """The levels of (q - z) * s with computed z and s, also moved if these are of the whole tensor.
+
+    of_floats: also where q and z are converted before they are subtracted, as torchao does.
+    """
     moves: list[Any] = []
     call = rewriter.definition(expr)
     while operator(call) in _MOVES:
@@ -72,27 +77,47 @@ def _levels(rewriter: CallRewriter, expr: relax.Expr) -> _ComputedLevels | None:
     if operator(call) != "relax.multiply":
         return None
     rank = len(call.ty.shape)
-    integers, scale = rewriter.definition(call.args[0]), call.args[1]
-    if operator(integers) != "relax.astype" or str(integers.args[0].ty.dtype) != "int32":
+    difference, scale = rewriter.definition(call.args[0]), call.args[1]
+    operands = _difference(rewriter, difference)
+    if operands is None and of_floats:
+        operands = _difference_of_floats(rewriter, difference)
+    if operands is None or str(scale.ty.dtype) != "float32":
         return None
-    wide, zero = rewriter.definition(integers.args[0]), None
-    if operator(wide) == "relax.subtract":
-        wide, zero = rewriter.definition(wide.args[0]), wide.args[1]
-        if not _of_bytes(rewriter.definition(zero)):
-            return None
-    if not _of_bytes(wide) or len(wide.args[0].ty.shape) != rank or str(scale.ty.dtype) != "float32":
+    data, zero = operands
+    if len(data.ty.shape) != rank:
         return None
     numbers = [scale] if zero is None else [scale, zero]
     if not all(_is_number(each) or (not moves and _is_of_rows(each)) for each in numbers):
         return None
-    data = wide.args[0]
     for move in reversed(moves):
         data = rewriter.emit(relax.Call(move.op, [data, *move.args[1:]], move.attrs, move.ty_args))
-    return _ComputedLevels(data, scale, zero)
+    return ComputedLevels(data, scale, zero)
+
+
+def _difference(rewriter: CallRewriter, floats: Any) -> tuple[Any, Any] | None:
+    """(q, z) of the float32 `floats`, q - z in int32; z is None where nothing is subtracted."""
+    if operator(floats) != "relax.astype" or str(floats.args[0].ty.dtype) != "int32":
+        return None
+    wide, zero = rewriter.definition(floats.args[0]), None
+    if operator(wide) == "relax.subtract":
+        wide, zero = rewriter.definition(wide.args[0]), wide.args[1]
+        if not _of_bytes(rewriter.definition(zero)):
+            return None
+    return (wide.args[0], zero) if _of_bytes(wide) else None
+
+
+def _difference_of_floats(rewriter: CallRewriter, floats: Any) -> tuple[Any, Any] | None:
+    """(q, z) of `floats`, q - z in float32; z is None where nothing is subtracted."""
+    wide, zero = floats, None
+    if operator(wide) == "relax.subtract":
+        wide, zero = rewriter.definition(wide.args[0]), wide.args[1]
+    while operator(wide) == "relax.astype" and not _of_bytes(wide):
+        wide = rewriter.definition(wide.args[0])
+    return (wide.args[0], zero) if _of_bytes(wide) else None
 
 
 def _of_bytes(call: Any) -> bool:
-    """Whether an expression converts a tensor of 8 bits to int32."""
+    """Whether an expression converts a tensor of 8 bits to a wider type."""
     return operator(call) == "relax.astype" and str(call.args[0].ty.dtype) in _BYTES
 
 

@@ -15,6 +15,7 @@ from kiln.kernels.cpu import (
     attention,
     batch_matmul,
     batch_matmul_int8,
+    block_int8,
     compact_gemm,
     conv2d,
     conv2d_magnitudes,
@@ -62,6 +63,7 @@ class Family:
 FAMILIES = [
     Family(depthwise.applies, depthwise.make),
     Family(winograd.applies, winograd.make, winograd.pays),
+    Family(block_int8.applies, block_int8.make),
     Family(compact_gemm.applies, compact_gemm.make, compact_gemm.pays),
     Family(winograd_int8.applies, winograd_int8.make, winograd_int8.pays),
     Family(conv2d_magnitudes.applies, conv2d_magnitudes.make, conv2d_magnitudes.pays),

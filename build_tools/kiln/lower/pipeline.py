@@ -24,6 +24,7 @@ from kiln.kernels.gpu.block_tile import Gpu, ProductTiles
 from kiln.kernels.operators.added import legalize_added
 from kiln.kernels.operators.legalize import cpu_rules
 from kiln.lower import attention, gpu, target_check
+from kiln.lower.block_products import block_products
 from kiln.lower.branches import cheap_branches, no_branches
 from kiln.lower.channel_multipliers import channel_multipliers
 from kiln.lower.dequantised_rows import dequantised_rows
@@ -159,7 +160,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("branches", no_branches, GPU),
         ("unrolled", unrolled, GPU),
         ("fold_unrolled", fold_constants, GPU),
-        ("integer_products", integer_products(lowering.model), CPU),  # GPUs compute them on tensor cores
+        ("integer_products", partial(products, lowering), CPU),  # GPUs compute them on tensor cores
         ("integer_pools", partial(pools, lowering), CPU),
         ("requantise", requantise, CPU),
         ("tables", tables, CPU),
@@ -226,6 +227,11 @@ def patches(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
 def padding(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     """Make the padding of convolutions separate operators, but for that which kernels skip."""
     return explicit_padding(lowering.machine, mod)
+
+
+def products(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
+    """Multiply the integers of two quantised activations, and of one by weights with scales of blocks."""
+    return block_products(integer_products(lowering.model)(mod), narrow=not lowering.in_fixed_point)
 
 
 def pools(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:

@@ -69,12 +69,16 @@ class IntegerOperands(IntegerPacking):
         """Load the weights of one group and one vector of columns."""
         if self.arrangement == "halves":
             return [bind(vector_load(weights, offset + int64(half * 8), 8)) for half in range(2)]
+        return self.split(bind(vector_load(weights, offset, GROUP * self.tile.lanes)))
+
+    def split(self, values: Expr) -> list[Expr]:
+        """The weights of one group and vector of columns, a vector of int8, as `multiply` expects them."""
         if self.method in ("mull", "dot"):
-            pairs = bind(tirx.reinterpret("int16x8", vector_load(weights, offset, GROUP * self.tile.lanes)))
+            pairs = bind(tirx.reinterpret("int16x8", values))
             lanes = [[tirx.IntImm("int32", lane) for lane in range(first, 8, 2)] for first in range(2)]
             halves = [tirx.reinterpret("int8x8", tirx.Shuffle([pairs], half)) for half in lanes]
             return [bind(tirx.Cast("int16x8", half) if self.method == "dot" else half) for half in halves]
-        return [bind(vector_load(weights, offset, GROUP * self.tile.lanes))]
+        return [values]
 
     def multiply(self, sums: Expr, left: list[Expr], right: list[Expr]) -> Expr:
         """`sums` plus the four products of one group in each lane; operands from `left` and `right`."""
