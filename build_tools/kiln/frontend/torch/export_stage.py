@@ -40,6 +40,7 @@ from kiln.frontend.torch.quantised import quantised
 from kiln.frontend.torch.recurrent import any_length, recurrent
 from kiln.frontend.torch.replaced import replaced
 from kiln.frontend.torch.resizes import resizes
+from kiln.frontend.torch.rounded_sizes import without_rounding
 from kiln.frontend.torch.scans import scans
 from kiln.frontend.torch.special import special
 from kiln.frontend.torch.translations import translations
@@ -73,6 +74,7 @@ def convert(path: Path, tools: str = "") -> bytes:
 
     try:
         with quiet_torch(), torch.no_grad(), any_length(), composed():
+            without_rounding(opened)
             program, written, buffers = with_kept_buffers(opened)
             dtypes = output_types(program)
             program = without_diagonal_writes(without_checks(program))

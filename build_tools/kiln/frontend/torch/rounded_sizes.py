@@ -1,7 +1,8 @@
-"""math.ceil and math.floor of dynamic sizes, as in ceil(n / 8) * 8, by divisions of integers.
+"""math.ceil, math.floor and math.trunc of dynamic sizes, as in ceil(n / 8) * 8, by divisions of integers.
 
-torch.export writes both into a program, which torch.export.save then refuses. Quotients of integers, plus or
-minus integers, are replaced: others ONNX computes in float32 and Python in float64, with different sizes.
+torch.export writes them into a program, and torch.export.save refuses the first two. Quotients of integers,
+plus or minus integers, and multiples by fractions such as 0.75 are replaced: others ONNX computes in float32
+and Python in float64, with different sizes (trunc(0.29 * 100) is 29 and 28).
 """
 
 from __future__ import annotations
@@ -16,22 +17,35 @@ from kiln.errors import KilnError
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-_NUMBERS = (operator.truediv, operator.add, operator.sub)
+_NUMBERS = (operator.truediv, operator.mul, operator.add, operator.sub)
+_BITS = 20  # of a fraction's numerator and denominator: products with sizes are exact in float64
 
 
 def without_rounding(program: ExportedProgram) -> None:
-    """Replace the two functions in `program`, floor(a / b) by a // b and ceil(a / b) by -(-a // b).
+    """Replace the functions in `program`, floor(a / b) by a // b and ceil(a / b) by -(-a // b).
 
-    Raises KilnError for other numbers that are rounded, and for round.
+    trunc is one of the two, by the sign of a / b. Raises KilnError for other numbers that are rounded, for
+    trunc of a number whose sign is not known, and for round.
     """
     graphs = [module.graph for module in program.graph_module.modules() if hasattr(module, "graph")]
     for graph in graphs:
         for node in list(graph.nodes):
-            if node.target in (math.ceil, math.floor, round):
+            if node.op == "call_function" and (
+                node.target in (math.ceil, math.floor, round) or _is_trunc(node)
+            ):
                 with graph.inserting_before(node):
                     node.replace_all_uses_with(_rounded(graph, node))
                 _erase(graph, node)
     program.graph_module.recompile()
+
+
+def _is_trunc(node: Any) -> bool:
+    """Whether `node` cuts off the digits of a number behind the point; sym_int also takes integers."""
+    import torch
+
+    if node.target not in (math.trunc, torch.sym_int):
+        return False
+    return not isinstance(_value(node.args[0]), (int, torch.SymInt))
 
 
 def _rounded(graph: Any, node: Any) -> Any:
@@ -43,10 +57,24 @@ def _rounded(graph: Any, node: Any) -> Any:
             "integers, such as -(-n // 8) in place of math.ceil(n / 8), or (3 * n) // 10 of int(0.3 * n)"
         )
     top, bottom = quotient
-    if node.target is math.floor:
+    if node.target is math.floor or (node.target is not math.ceil and _is_positive(node)):
         return _call(graph, operator.floordiv, top, bottom)
     below = _call(graph, operator.floordiv, _call(graph, operator.neg, top), bottom)
     return _call(graph, operator.neg, below)
+
+
+def _is_positive(node: Any) -> bool:
+    """Whether the argument of a trunc is 0 or more. Raises KilnError where its sign is not known."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    value = _value(node.args[0])
+    is_positive = bool(statically_known_true(value >= 0))
+    if not is_positive and not statically_known_true(value <= 0):
+        raise KilnError(
+            "trunc of a number that is computed from a dynamic size and may be negative: use math.floor or "
+            "math.ceil"
+        )
+    return is_positive
 
 
 def _quotient(graph: Any, number: Any) -> tuple[Any, Any] | None:
@@ -57,21 +85,39 @@ def _quotient(graph: Any, number: Any) -> tuple[Any, Any] | None:
     if isinstance(value, (int, torch.SymInt)):
         return number, 1
     if isinstance(value, float):
-        return (int(value), 1) if value.is_integer() else None
+        return _fraction(value)
     if number.target is torch.sym_float:
         return _quotient(graph, number.args[0])
     if number.target not in _NUMBERS:
         return None
     left, right = (_quotient(graph, operand) for operand in number.args)
-    if left is None or right is None:
-        return None
+    return None if left is None or right is None else _combined(graph, number.target, left, right)
+
+
+def _combined(
+    graph: Any, function: Callable[..., Any], left: tuple[Any, Any], right: tuple[Any, Any]
+) -> tuple[Any, Any] | None:
+    """The quotient that one of _NUMBERS makes of two quotients; None where float64 would round on the way."""
     (a, b), (c, d) = left, right
-    if number.target is operator.truediv:
+    if function is operator.mul:  # float64 rounds n / 3 before it multiplies it
+        is_exact = _is_power_of_two(b) and _is_power_of_two(d)
+        return (_call(graph, operator.mul, a, c), b * d) if is_exact else None
+    if function is operator.truediv:
         return (a, _call(graph, operator.mul, b, c)) if d == 1 else None
     if b != 1 and d != 1:
         return None
     a, c = _call(graph, operator.mul, a, d), _call(graph, operator.mul, c, b)
-    return _call(graph, number.target, a, c), d if b == 1 else b
+    return _call(graph, function, a, c), d if b == 1 else b
+
+
+def _fraction(value: float) -> tuple[int, int] | None:
+    """The numerator and denominator of a number; None for one of more than _BITS bits, and for infinity."""
+    top, bottom = value.as_integer_ratio() if math.isfinite(value) else (1 << _BITS, 1)
+    return (top, bottom) if max(top.bit_length(), bottom.bit_length()) <= _BITS else None
+
+
+def _is_power_of_two(divisor: Any) -> bool:
+    return isinstance(divisor, int) and divisor > 0 and divisor & (divisor - 1) == 0
 
 
 def _call(graph: Any, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -91,8 +137,14 @@ def _value(argument: Any) -> Any:
 
 def _erase(graph: Any, node: Any) -> None:
     """Erase a node, and the operands of numbers that nothing else reads."""
+    import torch
+
     operands = node.all_input_nodes
     graph.erase_node(node)
     for operand in operands:
-        if not operand.users and operand.op == "call_function" and operand.target in _NUMBERS:
+        if (
+            not operand.users
+            and operand.op == "call_function"
+            and operand.target in (*_NUMBERS, torch.sym_float)
+        ):
             _erase(graph, operand)
