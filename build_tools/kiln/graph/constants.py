@@ -77,6 +77,16 @@ def _pair(function: Callable[[Any, Any], Any]) -> Callable[..., Array]:
     return compute
 
 
+def _taken(call: relax.Call, data: Array, places: Array) -> Array | None:
+    """The parts of `data` at `places` along an axis; None where one is out of range: TVM has three modes."""
+    axis = None if call.attrs.axis is None else int(call.attrs.axis)
+    size = data.size if axis is None else data.shape[axis]
+    if places.size and (places.min() < 0 or places.max() >= size):
+        return None
+    parts: Array = np.take(data, places, axis)
+    return parts
+
+
 def _chosen(_call: Any, condition: Array, left: Array, right: Array) -> Array:
     """`left` where the condition holds, and `right` elsewhere."""
     values: Array = np.where(condition, left, right)
@@ -84,7 +94,7 @@ def _chosen(_call: Any, condition: Array, left: Array, right: Array) -> Array:
 
 
 _COMBINE = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}  # by reduction
-_RULES: dict[str, Callable[..., Array]] = {
+_RULES: dict[str, Callable[..., Array | None]] = {
     "relax.add": _pair(np.add),
     "relax.astype": lambda call, value: value.astype(str(call.ty.dtype)),
     "relax.clip": _limited,
@@ -97,6 +107,7 @@ _RULES: dict[str, Callable[..., Array]] = {
     "relax.sqrt": _rooted,
     "relax.squeeze": _shaped,
     "relax.subtract": _pair(np.subtract),
+    "relax.take": _taken,  # the rows of a loop over a constant: one for each turn
 }
 # By operators that take or return truth values. Exporters write negative indices as where(i < 0, i + n, i).
 _TRUTH_RULES: dict[str, Callable[..., Array]] = {
@@ -130,7 +141,8 @@ def _fold(rewriter: CallRewriter, call: Any) -> Any:
         return None
     if operator(call) == "relax.clip" and "float" in dtype:
         return None
-    return _constant(call, _RULES[str(operator(call))](call, *values))
+    result = _RULES[str(operator(call))](call, *values)
+    return None if result is None else _constant(call, result)
 
 
 def _fold_truth(rewriter: CallRewriter, call: Any) -> Any:

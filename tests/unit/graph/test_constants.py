@@ -26,6 +26,8 @@ CASES: dict[str, Any] = {
     "axes": lambda: op.squeeze(op.expand_dims(VALUE, [0, 2]), [2]),
     "limits": lambda: op.astype(op.clip(LEVELS, -7, 7), "float32"),
     "roots": lambda: op.sqrt(VALUE),
+    "rows": lambda: op.squeeze(op.take(VALUE, const([2], "int64"), -2, "fast"), [0]),
+    "elements": lambda: op.astype(op.take(BIAS, const([[3, 0]], "int32"), mode="fast"), "float32"),
     "negative_indices": lambda: op.astype(
         op.where(op.less(BIAS, const(0, "int32")), op.add(BIAS, const(9, "int32")), BIAS), "float32"
     ),
@@ -67,6 +69,7 @@ def test_weights_clipped_to_fewer_bits_are_constants_of_integers() -> None:
 STAY: dict[str, Any] = {
     "data": lambda x: op.multiply(op.reshape(x, [4, 1]), const(2.0)),
     "halves": lambda x: op.add(op.astype(op.astype(VALUE, "float16"), "float32"), x),
+    "out_of_range": lambda x: op.add(op.take(VALUE, const([3], "int32"), 0, "clip"), x),
     "to_integers": lambda x: op.add(op.astype(op.astype(VALUE, "int32"), "float32"), x),
 }
 
