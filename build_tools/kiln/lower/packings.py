@@ -26,7 +26,7 @@ from kiln.config import sizes
 from kiln.graph.bindings import Array, constant, integers, operator
 from kiln.kernels.cpu.conv2d_schedule import by_pairs
 from kiln.kernels.cpu.convolution import Convolution
-from kiln.kernels.cpu.gemm_tile import choose_tile
+from kiln.kernels.cpu.gemm_tile import choose_tile, narrowed
 from kiln.kernels.cpu.winograd_cost import DIRECT, estimate, form_of, tile_sizes
 from kiln.kernels.cpu.winograd_transforms import growth
 from kiln.lower.dims import Dims
@@ -130,6 +130,7 @@ def _packing(use: Use, machine: Machine) -> _Packing:
         tile = choose_tile(machine, form.block, conv.out_channels, conv.choice(machine).tile)
         return form.m, tile.vectors, False
     tile = choose_tile(machine, int(conv.rows), conv.columns, conv.choice(machine).tile)
+    tile = narrowed(tile, conv.columns, machine)
     return DIRECT, tile.vectors, by_pairs(conv, machine)
 
 

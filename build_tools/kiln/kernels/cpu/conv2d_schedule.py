@@ -18,6 +18,7 @@ from kiln.kernels.cpu.gemm_tile import (
     choose_tile,
     doubled_tile,
     doubles,
+    narrowed,
     pairs_pay,
     widening_tile,
     widens,
@@ -258,6 +259,7 @@ def schedule_of(conv: Convolution, fused: Fused, anchor: Nest, machine: Machine)
         tile = choose_tile(machine, most_rows, conv.columns, choice.tile, row_bytes)
         if not choice.tile and not own_lines:
             tile, own_lines = in_lines(conv, tile, machine)
+        tile = narrowed(tile, conv.columns, machine)
     panels, widths = ceil_div(conv.columns, tile.columns), ceil_div(conv.columns, tile.width)
     group_weights = panels * (integer.panel_bytes if integer else conv.terms * tile.columns)
     line_segments, line_tiles = _segments_of(conv, tile) if own_lines else ([], 0)

@@ -140,6 +140,26 @@ def choose_tile(
     return tile if machine.packing is None else fitted(tile, machine.packing.columns, columns)
 
 
+# ISAs of long registers, whose variants share stored weights with a variant of short ones or without any:
+# their tiles take several panels of one vector, where wider panels would be padded by more than _PADDING.
+_NARROW_PANELS = ("rvv", "sve")
+_PADDING = 1 / 16  # of the weights, in addition to what panels of one vector pad
+
+
+def narrowed(tile: Tile, columns: int, machine: Machine) -> Tile:
+    """The tile of equal width whose panels are one vector wide, where this saves padding of the last panel.
+
+    `columns`: of all panels. `tile` itself on processors without long registers, where others have packed the
+    weights, and where little padding would be saved.
+    """
+    if machine.isa not in _NARROW_PANELS or machine.packing is not None:
+        return tile
+    one, several = (ceil_div(columns, width) * width for width in (tile.lanes, tile.columns))
+    if several - one <= _PADDING * columns:
+        return tile
+    return replace(tile, vectors=1, adjacent=tile.vectors * tile.adjacent)
+
+
 # Registers of a sum by `widening_tile`, and rows of a tile: 24 registers of sums.
 WIDENED = 4
 _WIDENED_ROWS = 6
@@ -198,6 +218,10 @@ def widening_tile(machine: Machine, rows: int, columns: int) -> Tile:
     return tile if machine.packing is None else fitted(tile, machine.packing.columns, columns)
 
 
+# Fewest rows of a tile that may have fewer, to be wider: with one row less than that, sums would be idle.
+_ROWS_TO_SPARE = 4
+
+
 def fitted(tile: Tile, panel: int, columns: int) -> Tile:
     """The tile nearest to `tile` in width that reads panels of `panel` columns, of `columns` in all.
 
@@ -209,7 +233,12 @@ def fitted(tile: Tile, panel: int, columns: int) -> Tile:
         return tile
     panel_vectors, wide = panel // tile.lanes, tile.vectors * tile.adjacent
     if panel_vectors <= wide:
-        adjacent = max(1, min(wide // panel_vectors, ceil_div(columns, panel)))
+        most = ceil_div(columns, panel)
+        adjacent = max(1, min(wide // panel_vectors, most))
+        if wide % panel_vectors and adjacent < most and tile.left_steps == 1 and tile.rows >= _ROWS_TO_SPARE:
+            # One panel more and fewer rows, for as many sums: 6 x 4 vectors in place of 8 x 2.
+            adjacent += 1
+            tile = replace(tile, rows=tile.rows * wide // (panel_vectors * adjacent))
         return replace(tile, vectors=panel_vectors, adjacent=adjacent)
     vectors = max(count for count in range(1, wide + 1) if panel_vectors % count == 0)
     return replace(tile, vectors=vectors, adjacent=1, parts=panel_vectors // vectors)
