@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from kiln.config.interface import StateRecord
+from kiln.config.measured_errors import OutputError
 from kiln.golden.schema import GoldenEntry, GoldenTensor
 from kiln.params import store
 from kiln.precision.stage import _errors_of_vectors
@@ -35,6 +36,6 @@ def test_runs_of_a_sequence_hand_the_state_on(tmp_path: Path) -> None:
         vectors.append(GoldenEntry(name=f"v{number}", run=run, inputs=[x_entry], outputs=[y_entry]))
     states = [StateRecord(name="h", dtype="float32", shape=[3], initial=0.5, input=1, output=1)]
     rows = _errors_of_vectors(tmp_path, "fp32", tmp_path, vectors, LIMITS, Counter(), states)
-    assert [row["outputs"] for row in rows] == [
-        [{"name": "y", "error": 0.0, "limit": 1e-6, "unit": rows[0]["outputs"][0]["unit"], "passed": True}]
-    ] * 4
+    unit = rows[0].outputs[0].unit
+    same = OutputError(name="y", error=0.0, limit=1e-6, unit=unit, passed=True)
+    assert [row.outputs for row in rows] == [[same]] * 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -174,9 +175,10 @@ def test_every_candidate_computes_what_the_rules_do(key: str) -> None:
     ]
     Bench(target, runner, 0).check(subjects)
     wrong = Subject("wrong", key, HEURISTICS, target, "pthread", values=True)
-    for memory in wrong.memory:
-        if memory.values is not None:
-            memory.values[:] *= 2
+    wrong.memory = [
+        memory if memory.values is None else replace(memory, values=memory.values * 2)
+        for memory in wrong.memory
+    ]
     with pytest.raises(KilnError, match="computes other results"):
         Bench(target, runner, 0).check([subjects[0], wrong])
 
