@@ -90,6 +90,9 @@ def test_rounding_of_products_is_exact(symbols: Symbols) -> None:
     down = compute(symbols, "Cast", scaled, to=7)
     for value, expected in ((up, "(n * T.int64(3) + T.int64(1)) // T.int64(2)"), (down, "n * T.int64(3)")):
         assert texts(value)[0].startswith(expected)
+    below = compute(symbols, "Cast", compute(symbols, "Neg", compute(symbols, "Neg", scaled)), to=7)
+    assert texts(below) == texts(down)
+    assert texts(compute(symbols, "Neg", from_items([n, 3]))) == ["n * T.int64(-1)", "-3"]
     assert compute(symbols, "Mul", wide, np.array([0.1], np.float32)) is None
 
 

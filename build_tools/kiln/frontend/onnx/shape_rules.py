@@ -333,7 +333,7 @@ RULES: dict[str, Rule] = {
     "Min": _extreme(tirx.min, min),
     "Mod": _modulo,
     "Mul": _arithmetic("Mul", lambda a, b, _: a * b),
-    "Neg": lambda inputs, _, symbols: _map(lambda item: item * -1, inputs[0].dtype, inputs[0]),
+    "Neg": lambda x, *rest: RULES["Mul"]([x[0], Value(np.array(-1, object), x[0].dtype)], *rest),
     "ReduceMax": _reduction(lambda a, b: tirx.max(_expr(a), _expr(b))),
     "ReduceMin": _reduction(lambda a, b: tirx.min(_expr(a), _expr(b))),
     "ReduceProd": _reduction(operator.mul),
