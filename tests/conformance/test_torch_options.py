@@ -21,6 +21,8 @@ class Options(nn.Module):
 
     def forward(self, x, i):
         pools = F.avg_pool2d(x, 3, 2, 1, divisor_override=4), F.avg_pool3d(x, 2, divisor_override=-3)
+        pools += F.avg_pool2d(x, (3, 2), 3, 1, ceil_mode=True, divisor_override=4),
+        pools += F.avg_pool3d(x, 3, (2, 3, 4), (1, 0, 1), ceil_mode=True, divisor_override=5),
         bags = F.embedding_bag(i[0].abs() % 4, x[0, 0, :4], i[0, :1] * 0, padding_idx=-1, mode="sum")
         resized = F.interpolate(x[None], scale_factor=1.3, mode="trilinear")
         kinds = [(f, m) for f in (1.1, 2.1) for m in ("nearest", "bilinear")]
@@ -66,7 +68,8 @@ class Numbers(nn.Module):
         pools += [F.interpolate(x[None, None], scale_factor=1.5, mode="bilinear", align_corners=True)]
         pools += [F.adaptive_avg_pool1d(x.T, 4), torch.fft.fftshift(x), torch.fft.ifftshift(x[:, :5])]
         pools += [torch.fft.fftshift(torch.fft.fft(x)).abs()]
-        return *sums, *rolled, *curves, *pools, x.scatter(1, x[:, :1].long() * 0, n)
+        counts = x.sum() / x.numel(), torch.arange(x.numel()) // 3
+        return *sums, *rolled, *curves, *pools, x.scatter(1, x[:, :1].long() * 0, n), *counts
 
 def numbers():
     torch.manual_seed(0)
@@ -102,6 +105,19 @@ class Doubles(nn.Module):
 def doubles():
     torch.manual_seed(0)
     return Doubles(), (torch.rand(3, 4, dtype=torch.float64),)
+
+class Same(nn.Module):
+    """An input and a weight as results, also several times, and no operator."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(3.0))
+
+    def forward(self, x):
+        return x.contiguous(), self.weight, +x, x, self.weight
+
+def same():
+    return Same(), (torch.rand(3, 4),)
 
 class Halves(nn.Module):
     """Types of results that the exporter computes in float32, and casts for other operators alone."""
@@ -204,7 +220,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-NAMES = ["options", "types", "numbers", "doubles", "halves", "numberless", "losses", "padded", "whole"]
+NAMES = [
+    "options",
+    "types",
+    "numbers",
+    "doubles",
+    "halves",
+    "numberless",
+    "losses",
+    "padded",
+    "whole",
+    "same",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)

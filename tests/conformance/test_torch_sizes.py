@@ -127,6 +127,7 @@ def test_sizes_that_are_rounded(tmp_path: Path) -> None:
         lambda n: math.floor(99 / n) + math.floor(40 + n / -3),
         lambda n: n - math.floor(n / 2 / 3 - 1),
         lambda n: math.trunc(0.75 * n / 7) + math.trunc((5 - n) / 20) + 9,
+        lambda n: abs(40 - n) + abs(n - 50) // 2,
     ]
     for number in numbers:
         path = tmp_path / "net.pt2"

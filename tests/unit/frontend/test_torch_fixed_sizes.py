@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kiln.errors import KilnError
-from kiln.frontend.torch.fixed_sizes import check_sizes, dynamic_axes, widen_pairs
+from kiln.frontend.torch.fixed_sizes import check_elements, check_sizes, dynamic_axes, widen_pairs
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,17 @@ def test_dynamic_sizes_that_are_kept() -> None:
     check_sizes(Path("m.pt2"), {"x": []}, program([2, 3]))
     check_sizes(Path("m.pt2"), AXES, None)
     check_sizes(Path("m.pt2"), AXES, program([N, 3], [Equation(N, 1)]))
+
+
+def test_an_input_without_elements_is_refused() -> None:
+    given = program([N, 0, 3])
+    given.graph_signature = SimpleNamespace(user_inputs=["k"])
+    check_elements(Path("m.pt2"), given)
+    given.graph_signature.user_inputs.append("x")
+    with pytest.raises(
+        KilnError, match=r"input 'x' has no elements, its shape is .*, 0, 3\]; export the module"
+    ):
+        check_elements(Path("m.pt2"), given)
 
 
 @pytest.mark.parametrize("size", [4, Size("4", 4)])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from kiln.errors import KilnError
 from kiln.frontend.torch.export_stage import _cause_of
+from kiln.frontend.torch.library import reason
 from kiln.frontend.torch.trace_stage import _call, find_function
 
 FUNCTIONS = """
@@ -57,3 +58,28 @@ def test_an_operator_whose_shapes_the_exporter_cannot_tell_is_named() -> None:
     error = RuntimeError("Failed to decompose the FX graph")
     error.__cause__ = missing
     assert _cause_of(error) == "its exporter does not know the operator aten.histogram.bin_ct"
+
+
+def test_an_operator_whose_result_python_needs_is_named() -> None:
+    class DataDependentOutputException(RuntimeError):  # noqa: N818 - the name that PyTorch gives it
+        pass
+
+    told = reason(DataDependentOutputException("aten.equal.default"))
+    assert told.startswith(
+        "aten.equal.default makes a Python number or a condition of the values of a tensor; "
+    )
+
+
+def test_a_shape_that_depends_on_values_is_told() -> None:
+    class DynamicOutputShapeException(RuntimeError):  # noqa: N818 - the names that PyTorch gives them
+        pass
+
+    class PendingUnbackedSymbolNotFound(RuntimeError):  # noqa: N818
+        pass
+
+    told = reason(DynamicOutputShapeException("aten._ctc_loss.default"))
+    assert told.startswith(
+        "the shape of a result of aten._ctc_loss.default depends on the values of a tensor"
+    )
+    told = reason(PendingUnbackedSymbolNotFound("Pending unbacked symbols {u0} not in returned outputs …"))
+    assert told.startswith("the shape of a result of an operator depends on the values of a tensor, which")

@@ -310,7 +310,16 @@ def test_reasons_are_one_line() -> None:
             ["You marked h as dynamic but your code specialized it to be a constant (8). If you're using …"],
             ["h = 8"],
             "the module does not take all sizes of h; it computes with 8, the size of the example inputs, "
-            "alone",
+            "alone: len, math.sqrt and torch.linspace, for instance, make constants of sizes",
+        ),
+        (
+            [
+                "Not all values of n = L['x'].size()[0] in the specified range 2 <= n <= 7 satisfy the "
+                "generated guard 4 <= L['x'].size()[0] and L['x'].size()[0] <= 4"
+            ],
+            ["n = 4"],
+            "the module does not take all sizes of h; it computes with 4, the size of the example inputs, "
+            "alone: len, math.sqrt and torch.linspace, for instance, make constants of sizes",
         ),
         (
             [
@@ -322,7 +331,7 @@ def test_reasons_are_one_line() -> None:
         ),
         (["first", "second"], [], "the module does not take all sizes of h; first; second"),
     ],
-    ids=["suggested", "one", "fixed", "range", "none"],
+    ids=["suggested", "one", "fixed", "single", "range", "none"],
 )  # fmt: skip
 def test_sizes_that_a_module_does_not_take(
     violations: list[str], suggested: list[str], expected: str

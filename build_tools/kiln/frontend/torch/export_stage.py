@@ -25,7 +25,12 @@ from kiln.frontend.torch.convolutions import convolutions
 from kiln.frontend.torch.diagonals import without_diagonal_writes
 from kiln.frontend.torch.dynamic_numbers import DYNAMIC_NUMBERS
 from kiln.frontend.torch.exact_numbers import EXACT_COUNTS, EXACT_NUMBERS
-from kiln.frontend.torch.fixed_sizes import check_sizes, dynamic_axes, widen_pairs
+from kiln.frontend.torch.fixed_sizes import (
+    check_elements,
+    check_sizes,
+    dynamic_axes,
+    widen_pairs,
+)
 from kiln.frontend.torch.groups import grouped
 from kiln.frontend.torch.ignored_options import ignored_options
 from kiln.frontend.torch.integers import INTEGERS
@@ -68,6 +73,7 @@ def convert(path: Path, tools: str = "") -> bytes:
     """An ONNX file that computes the same as the archive `path`; `tools`: the versions, for errors."""
     load_torch(str(path))
     opened = open_archive(path)
+    check_elements(path, opened)
     axes = dynamic_axes(opened)
     widen_pairs(opened)
     import torch
@@ -111,7 +117,7 @@ def convert(path: Path, tools: str = "") -> bytes:
     _strip(model)
     names = _output_names(opened, len(model.graph.output) - len(written) - len(buffers))
     names += [f"{name}_next" for name in written]
-    _copy_last_outputs(model.graph, len(written) + len(buffers))
+    _copy_outputs(model.graph, len(written) + len(buffers))
     kept = _name_state(model, buffers, names)
     _rename_outputs(model, [*names, *kept])
     try:
@@ -149,12 +155,18 @@ def _name_state(model: Any, buffers: Mapping[str, Any], outputs: Sequence[str]) 
     return [entry["output"] for entry in entries.values()]
 
 
-def _copy_last_outputs(graph: Any, count: int) -> None:
-    """Copy the last `count` outputs, new values of inputs and buffers: they may be outputs or inputs, too."""
+def _copy_outputs(graph: Any, last: int) -> None:
+    """Copy outputs that are inputs, weights or other outputs: each becomes the result of its own node.
+
+    The `last` outputs, new values of inputs and buffers, are copied in any case: a run writes to them.
+    """
     import onnx
 
-    for index in range(len(graph.output) - count, len(graph.output)):
-        result = graph.output[index]
+    own = {name for node in graph.node for name in node.output}
+    for index, result in enumerate(graph.output):
+        if result.name in own and index < len(graph.output) - last:
+            own.remove(result.name)
+            continue
         copy = f"{result.name}.{index}.copy"
         graph.node.append(onnx.helper.make_node("Identity", [result.name], [copy], copy))
         result.name = copy
@@ -265,8 +277,6 @@ def _rename_outputs(model: Any, names: list[str]) -> None:
     produced = {name for node in graph.node for name in node.output}
     changes: dict[str, str] = {}
     for value, requested in zip(graph.output, names, strict=True):
-        if value.name not in produced or value.name in changes:
-            continue  # an input or a weight as it is, or one tensor as two outputs
         new = requested
         while new != value.name and (new in names_in_use or new in changes.values()):
             new += "_out"

@@ -28,6 +28,18 @@ def dynamic_axes(program: ExportedProgram) -> dict[str, list[int]]:
     }
 
 
+def check_elements(path: Path, program: ExportedProgram) -> None:
+    """Raise KilnError if an input of an ExportedProgram has an axis of size 0: in ONNX, 0 is an open size."""
+    own = program.graph_signature.user_inputs
+    for name, tensor in _inputs(program).items():
+        sizes = list(tensor.shape)
+        if name in own and any(isinstance(size, int) and size == 0 for size in sizes):
+            raise KilnError(
+                f"{path}: input '{name}' has no elements, its shape is {sizes}; export the module "
+                "with example inputs that have elements, or without this input"
+            )
+
+
 def widen_pairs(program: ExportedProgram) -> None:
     """Let sizes of at most 2 of an ExportedProgram be 3, while it is converted.
 

@@ -33,7 +33,7 @@ def ignored_options() -> Mapping[Any, Callable[..., Any]]:
 def avg_pool(axes: int) -> Callable[..., Any]:
     """aten::avg_pool2d or avg_pool3d, with a number by which sums are divided: `divisor_override`.
 
-    What is made raises ValueError for that number with `ceil_mode`, where windows reach beyond the padding.
+    What is made raises ValueError for that number with `ceil_mode` along a dynamic axis.
     """
 
     def pooled(
@@ -45,6 +45,7 @@ def avg_pool(axes: int) -> Callable[..., Any]:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Any:
+        import onnx_ir
         from onnxscript import opset18 as op
         from onnxscript.function_libs.torch_lib.ops import nn
 
@@ -54,17 +55,38 @@ def avg_pool(axes: int) -> Callable[..., Any]:
         kernel, steps, pads = (
             list(values) * (axes // len(values)) for values in (kernel_size, stride or kernel_size, padding)
         )
-        sizes = list(self.shape)[-axes:]
-        fits = all(
-            isinstance(size, int) and (size + 2 * pad - width) % step == 0
-            for size, width, step, pad in zip(sizes, kernel, steps, pads, strict=True)
-        )
-        if ceil_mode and not fits:
-            raise ValueError("avg_pool with divisor_override and ceil_mode=True; use ceil_mode=False")
-        means = own(self, kernel, steps, pads, False, True)
+        x = self
+        if ceil_mode:
+            after = _zeros_after(list(self.shape)[-axes:], kernel, steps, pads)
+            others, kept = [0] * (len(self.shape) - axes), list(self.shape)[:-axes]
+            x = op.Pad(self, ints(*others, *pads, *others, *after))
+            sizes = zip(list(self.shape)[-axes:], pads, after, strict=True)
+            x.shape, x.dtype = onnx_ir.Shape([*kept, *map(sum, sizes)]), self.dtype
+            pads = [0] * axes
+        means = own(x, kernel, steps, pads, False, True)
         return op.Mul(means, like(math.prod(kernel) / divisor_override, self))
 
     return pooled
+
+
+def _zeros_after(
+    sizes: Sequence[Any], kernel: Sequence[int], steps: Sequence[int], pads: Sequence[int]
+) -> list[int]:
+    """The zeros after each axis for all windows of `ceil_mode`, the last of which begins before them.
+
+    Raises ValueError for a dynamic size.
+    """
+    after = []
+    for size, width, step, pad in zip(sizes, kernel, steps, pads, strict=True):
+        if not isinstance(size, int):
+            raise ValueError(
+                "avg_pool with divisor_override, ceil_mode=True and a dynamic size; use ceil_mode=False"
+            )
+        windows = -(-(size + 2 * pad - width) // step) + 1
+        if (windows - 1) * step >= size + pad:
+            windows -= 1
+        after.append(max(pad, (windows - 1) * step + width - size - pad))
+    return after
 
 
 def scalar_tensor(

@@ -152,6 +152,18 @@ def reason(error: BaseException, limit: int = 300) -> str:
         call, code_line = _CALL.search(message), _CODE_LINE.search(message)
         where = f" ({call[1]}:{call[2]})" if call else f" ({code_line[1]})" if code_line else ""
         return f"a branch or a shape depends on the values of a tensor{where}; use torch.where or torch.cond"
+    if type(cause).__name__ == "DataDependentOutputException":  # its message is the operator alone
+        return (
+            f"{message} makes a Python number or a condition of the values of a tensor; compute with tensors "
+            "in its place, such as by torch.where, or leave it out where it is a check"
+        )
+    if type(cause).__name__ in ("DynamicOutputShapeException", "PendingUnbackedSymbolNotFound"):
+        # The message is the operator, or tells of symbols that the user's module does not have.
+        what = message if "." in message.split(" ")[0] else "an operator"
+        return (
+            f"the shape of a result of {what} depends on the values of a tensor, which torch.export cannot "
+            "follow; compute with masks or with torch.index_select in its place, or leave this part out"
+        )
     violated = _sizes_violated(str(cause))
     text = violated or f"{type(cause).__name__}: {message}" if message else type(cause).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"
@@ -185,8 +197,12 @@ def _sizes_violated(message: str) -> str:
     parts = [f"the module does not take all sizes of {names[1]}"]
     if fixed == "1":
         return f"{parts[0]}; a size of 1 in the example inputs is a constant to it: give them 2 or more"
+    fixed = fixed or next((one[2] for one in ranges if one[2] == one[3]), "")
     if fixed:
-        return f"{parts[0]}; it computes with {fixed}, the size of the example inputs, alone"
+        return (
+            f"{parts[0]}; it computes with {fixed}, the size of the example inputs, alone: len, "
+            "math.sqrt and torch.linspace, for instance, make constants of sizes"
+        )
     if ranges and len(ranges) == len(violations):
         return f"{parts[0]}, allowed: {', '.join(f'{one[1]} in {one[2]}..{one[3]}' for one in ranges)}"
     if suggested:

@@ -1,8 +1,8 @@
-"""math.ceil, math.floor and math.trunc of dynamic sizes, as in ceil(n / 8) * 8, by divisions of integers.
+"""math.ceil, math.floor and math.trunc of dynamic sizes, and abs, by operations of integers.
 
-torch.export writes them into a program, and torch.export.save refuses the first two. Quotients of integers,
-plus or minus integers, and multiples by fractions such as 0.75 are replaced: others ONNX computes in float32
-and Python in float64, with different sizes (trunc(0.29 * 100) is 29 and 28).
+An example is ceil(n / 8) * 8. torch.export writes them into a program; torch.export.save refuses all but
+trunc. Quotients of integers, plus or minus integers, and multiples by fractions such as 0.75 are replaced:
+others ONNX computes in float32 and Python in float64, with different sizes (trunc(0.29 * 100) is 29 and 28).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BITS = 20  # of a fraction's numerator and denominator: products with sizes are
 
 
 def without_rounding(program: ExportedProgram) -> None:
-    """Replace the functions in `program`, floor(a / b) by a // b and ceil(a / b) by -(-a // b).
+    """Replace floor(a / b) in `program` by a // b, ceil(a / b) by -(-a // b), and abs(a) by max(a, -a).
 
     trunc is one of the two, by the sign of a / b. Raises KilnError for other numbers that are rounded, for
     trunc of a number whose sign is not known, and for round.
@@ -30,7 +30,11 @@ def without_rounding(program: ExportedProgram) -> None:
     graphs = [module.graph for module in program.graph_module.modules() if hasattr(module, "graph")]
     for graph in graphs:
         for node in list(graph.nodes):
-            if node.op == "call_function" and (
+            if node.op == "call_function" and node.target in (abs, operator.abs):
+                with graph.inserting_before(node):
+                    node.replace_all_uses_with(_magnitude(graph, node.args[0]))
+                graph.erase_node(node)
+            elif node.op == "call_function" and (
                 node.target in (math.ceil, math.floor, round) or _is_trunc(node)
             ):
                 with graph.inserting_before(node):
@@ -75,6 +79,13 @@ def _is_positive(node: Any) -> bool:
             "math.ceil"
         )
     return is_positive
+
+
+def _magnitude(graph: Any, number: Any) -> Any:
+    """The node that computes the absolute value of `number`."""
+    import torch
+
+    return _call(graph, torch.sym_max, number, _call(graph, operator.neg, number))
 
 
 def _quotient(graph: Any, number: Any) -> tuple[Any, Any] | None:

@@ -5,7 +5,8 @@ Here each row is added (or compared, for the mode `max`) into the result of its 
 any number of bags and of rows. scatter_reduce with the mode `mean`: the exporter writes the last value for
 each position instead of the mean. Floor divisions of dynamic sizes: the exporter writes ONNX's division,
 which rounds a negative quotient up. Squeeze of an axis that has other sizes than 1, which changes nothing in
-PyTorch, and is an error in ONNX. Copies of tensors that are broadcast: the exporter does not.
+PyTorch, and is an error in ONNX. Copies of tensors that are broadcast: the exporter does not. Numbers of
+elements of tensors with dynamic sizes: the exporter has no conversion.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ def translations() -> Mapping[Any, Callable[..., Any]]:
         aten._embedding_bag_forward_only.default: embedding_bag,
         aten.scatter_reduce.two: scatter_reduce,
         aten.copy.default: copy,
+        aten.sym_numel.default: count,
         operator.floordiv: floor_division,
         aten.squeeze.dim: squeeze,
         aten.squeeze.dims: squeeze,
@@ -53,6 +55,13 @@ def squeeze(self: Any, dim: int | Sequence[int]) -> Any:
     axes = [dim] if isinstance(dim, int) else list(dim)
     single = sorted({axis % len(sizes) for axis in axes if sizes and sizes[axis % len(sizes)] == 1})
     return op.Squeeze(self, op.Constant(value_ints=single)) if single else op.Identity(self)
+
+
+def count(self: Any) -> Any:
+    """The number of elements of a tensor with dynamic sizes, `x.numel()`."""
+    from onnxscript import opset18 as op
+
+    return op.Size(self)
 
 
 def floor_division(self: Any, other: Any) -> Any:
