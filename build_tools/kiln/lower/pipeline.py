@@ -232,9 +232,12 @@ def padding(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
 def products(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     """Multiply the integers of two quantised activations, and of one by weights with scales of blocks.
 
-    AMX multiplies int8 weights several times as fast as any instruction does those of 4 bits.
+    AMX, which one of the target's variants may have, multiplies int8 weights several times as fast as any
+    instruction does those of 4 bits, and all variants read the same weights.
     """
-    narrow = not (lowering.in_fixed_point or lowering.machine.tiles)
+    target = lowering.target
+    units = [] if target is None else [target.vector, *(variant.vector for variant in target.variants)]
+    narrow = not (lowering.in_fixed_point or any(unit.dot == "amx" for unit in units))
     return block_products(integer_products(lowering.model)(mod), narrow)
 
 
