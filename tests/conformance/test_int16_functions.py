@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from ai_edge_litert import schema_py_generated as schema
 from kiln.emit.objects import compile_object
 from kiln.frontend.importer import import_model
@@ -81,6 +82,7 @@ def test_every_input_of_functions_with_any_result(tmp_path: Path) -> None:
         assert check(tmp_path, tensors, nodes, inputs, f"m{number}") == len(nodes)  # stores nothing between
 
 
+@pytest.mark.heavy
 def test_every_level_of_8_bits_to_other_scales(tmp_path: Path) -> None:
     """QUANTIZE rounds twice with ratios below 1/2, and shifts to the left with those above 1."""
     random, tensors, nodes, inputs = np.random.default_rng(0), [], [], []

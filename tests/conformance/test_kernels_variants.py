@@ -96,6 +96,7 @@ def _images() -> Case:
 
 @pytest.mark.parametrize("policy", [pytest.param("f2", marks=pytest.mark.heavy), "f4"])
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.heavy
 def test_winograd(variant: str, policy: str, tmp_path: Path) -> None:
     mod, inputs, want = _images()
     target, lowered = runnable("x86_64_v2", variant), _steps(_images, winograd=policy)

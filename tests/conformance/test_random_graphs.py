@@ -64,6 +64,7 @@ def test_many_quantised_products(target: str) -> None:
     agree(cases, (load_case, compare_products), [target], 2)
 
 
+@pytest.mark.heavy
 def test_a_sample_of_quantised_products() -> None:
     cases = cases_of(PRODUCTS, quantised_product, QUANTISED_LAYERS)
     agree(cases, (load_case, compare_products), [HOST])

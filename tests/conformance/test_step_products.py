@@ -56,6 +56,7 @@ def elements(steps: Steps) -> int:
     return sum(int(np.prod(tensor.shape)) for tensor in kinds)
 
 
+@pytest.mark.heavy
 def test_lstms_of_tflite(tmp_path: Path) -> None:
     pairs, inputs = [], []
     for name, case in LAYERS.items():

@@ -145,6 +145,7 @@ def test_dump_adds_the_dumps_and_changes_nothing_else(built: StandInProject) -> 
     assert built.bundle_digest("aarch64/resnet") == before
 
 
+@pytest.mark.heavy
 def test_parallel_builds_give_the_same_bundles(built: StandInProject, tmp_path: Path) -> None:
     several = ("target=aarch64,armv7", "model=resnet,blazeface")
     shutil.rmtree(built.folder / "build")
