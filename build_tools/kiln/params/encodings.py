@@ -98,7 +98,7 @@ def find(value: Array) -> Encoding | None:
     """
     if str(value.dtype) != "float32" or value.nbytes < LEAST:
         return None
-    key = (hashlib.sha256(np.ascontiguousarray(value).tobytes()).digest(), value.shape)
+    key = (hashlib.sha256(np.ascontiguousarray(value).data).digest(), value.shape)
     if key not in _FOUND:
         _FOUND[key] = _found(value)
     return _FOUND[key]
@@ -145,7 +145,7 @@ _REMEMBERED = 4
 
 def levels_of(value: Array, encoding: Encoding) -> Levels:
     """`levels`, computed once for successive calls with equal arguments."""
-    key = (hashlib.sha256(np.ascontiguousarray(value).tobytes()).digest(), encoding)
+    key = (hashlib.sha256(np.ascontiguousarray(value).data).digest(), encoding)
     if key not in _KNOWN:
         while len(_KNOWN) >= _REMEMBERED:
             del _KNOWN[next(iter(_KNOWN))]

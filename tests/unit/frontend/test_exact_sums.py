@@ -80,3 +80,14 @@ def test_what_needs_no_change_is_not_changed(tmp_path: Path) -> None:
     plain = product({"a": DATA}, {}, [helper.make_node("Cast", ["a"], ["y"], to=TensorProto.INT32)])
     (tmp_path / "plain.onnx").write_bytes(plain)
     assert not may_saturate(plain) and not may_saturate(str(tmp_path / "plain.onnx"))
+
+
+def test_weights_are_not_kept_twice(tmp_path: Path) -> None:
+    """ONNX Runtime would warn of an initialiser that no node reads. An empty file has no operators."""
+    node = helper.make_node("MatMulInteger", ["a", "b"], ["y"])
+    model = onnx.ModelProto.FromString(product({"a": DATA}, {"b": WEIGHTS}, [node]))
+    assert make_exact(model)
+    (weights, point) = model.graph.initializer
+    assert numpy_helper.to_array(weights).max() == 255 and numpy_helper.to_array(point) == 128
+    (tmp_path / "empty.onnx").touch()
+    assert not may_saturate(str(tmp_path / "empty.onnx"))

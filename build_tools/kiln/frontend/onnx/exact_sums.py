@@ -52,8 +52,11 @@ def may_saturate(model: str | bytes) -> bool:
     names = [name.encode() for name in _PRODUCTS]
     if isinstance(model, bytes):
         return any(name in model for name in names)
-    with Path(model).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return any(content.find(name) >= 0 for name in names)
+    with Path(model).open("rb") as file:
+        if not file.read(1):  # which mmap refuses
+            return False
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return any(content.find(name) >= 0 for name in names)
 
 
 def make_exact(model: onnx.ModelProto) -> bool:
@@ -109,7 +112,16 @@ class _Rewriting:
             self.nodes.append(node)
         if self.raised:
             set_nodes(self.graph, self.nodes)
+            self._remove_unused()
         return bool(self.raised)
+
+    def _remove_unused(self) -> None:
+        """Remove the initialisers that no node reads any more, of which ONNX Runtime would warn."""
+        used = {name for graph in _nested(self.graph) for node in graph.node for name in node.input}
+        used |= {value.name for value in self.graph.output}
+        for name in self.raised.keys() - used:
+            if name in self.stored:
+                self.graph.initializer.remove(self.stored[name])
 
     def _rewrite(self, node: onnx.NodeProto, product: _IntegerProduct) -> None:
         data_types = [TensorProto.UINT8] if product.data is None else []
