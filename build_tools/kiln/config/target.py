@@ -189,8 +189,7 @@ class Target(Section):
         if fault is not None:
             raise PlacedError(("triple",), fault)
         paths: list[tuple[str | int, ...]] = [(), *(("variants", i) for i in range(len(self.variants)))]
-        units = [self.vector, *(variant.vector for variant in self.variants)]
-        for path, unit in zip(paths, units, strict=True):
+        for path, unit in zip(paths, self.vector_units, strict=True):
             archs = UNITS[unit.isa].archs
             if archs and self.arch not in archs:
                 raise PlacedError(
@@ -231,6 +230,11 @@ class Target(Section):
         Different ones can be equal too, as LLVM knows: see lower/target_check.py.
         """
         return self.cpu, frozenset(self.features), self.vector.bits if self.vector.isa == "sve" else 0
+
+    @property
+    def vector_units(self) -> list[Vector]:
+        """The vector units of the target itself and of its variants, in their order."""
+        return [self.vector, *(variant.vector for variant in self.variants)]
 
     @property
     def system(self) -> System:

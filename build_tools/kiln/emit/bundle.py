@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import os
 import shutil
 import tarfile
@@ -124,12 +125,12 @@ def accuracy(measured: PrecisionFile | None) -> dict[str, Any]:
     """
     if measured is None:
         return {"name": "fp32"}
-    greatest: dict[str, float | None] = {}
+    greatest: dict[str, float] = {}
     for output in (output for vector in measured.vectors for output in vector.outputs):
-        so_far = greatest.get(output.name, 0.0)
-        lost = so_far is None or output.error is None
-        greatest[output.name] = None if lost else max(so_far or 0.0, output.error or 0.0)
-    entry = {"name": measured.precision, "errors": None if measured.failed else greatest}
+        error = math.inf if output.error is None else output.error
+        greatest[output.name] = max(greatest.get(output.name, 0.0), error)
+    errors = {name: error if math.isfinite(error) else None for name, error in greatest.items()}
+    entry = {"name": measured.precision, "errors": None if measured.failed else errors}
     return {**entry, "not_finite": measured.not_finite} if measured.not_finite else entry
 
 

@@ -235,8 +235,7 @@ def products(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
     AMX, which one of the target's variants may have, multiplies int8 weights several times as fast as any
     instruction does those of 4 bits, and all variants read the same weights.
     """
-    target = lowering.target
-    units = [] if target is None else [target.vector, *(variant.vector for variant in target.variants)]
+    units = [] if lowering.target is None else lowering.target.vector_units
     narrow = not (lowering.in_fixed_point or any(unit.dot == "amx" for unit in units))
     return block_products(integer_products(lowering.model)(mod), narrow)
 

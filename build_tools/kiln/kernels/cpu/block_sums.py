@@ -96,13 +96,15 @@ class BlockSums:
         self.rows.each_run(visit)
 
     def _total(self, row: Expr, v: int | Expr) -> Expr:
-        column = int64(v * self.lanes) if isinstance(v, int) else v * int64(self.lanes)
-        return self.at + row * int64(self.form.tile.columns) + column
+        return self.at + row * int64(self.form.tile.columns) + self._column(v)
+
+    def _column(self, v: int | Expr) -> Expr:
+        """The first column of vector `v` in a panel."""
+        return int64(v * self.lanes) if isinstance(v, int) else v * int64(self.lanes)
 
     def _words(self, block: _Block, line: Expr, v: int | Expr) -> Expr:
         """The stored words of vector `v` in line number `line` of a block."""
-        column = int64(v * self.lanes) if isinstance(v, int) else v * int64(self.lanes)
-        place = bind(block.words + line * int64(self.form.tile.columns) + column)
+        place = bind(block.words + line * int64(self.form.tile.columns) + self._column(v))
         if self.streams and self.lanes > 1:
             prefetch(self.panels.buffers[0], place + int64(_AHEAD))
         return bind(self._vector(self.panels.buffers[0], place))
@@ -123,8 +125,7 @@ class BlockSums:
 
     def _factors(self, block: _Block, v: int | Expr) -> _Factors:
         """Emit the loads of the scales of vector `v`, and of its zero points where there are any."""
-        column = int64(v * self.lanes) if isinstance(v, int) else v * int64(self.lanes)
-        place = bind(block.scales + column)
+        place = bind(block.scales + self._column(v))
         scales = registers([self.lanes], "float32")
         with vector(self.lanes) as lane:
             store(scales, [lane], self.panels.scale(place + lane))
