@@ -91,3 +91,25 @@ def test_weights_are_not_kept_twice(tmp_path: Path) -> None:
     assert numpy_helper.to_array(weights).max() == 255 and numpy_helper.to_array(point) == 128
     (tmp_path / "empty.onnx").touch()
     assert not may_saturate(str(tmp_path / "empty.onnx"))
+
+
+@pytest.mark.parametrize("columns", [(), (COLUMNS,)], ids=["one scale", "scales of columns"])
+@pytest.mark.parametrize("operator", ["QLinearMatMul", "QGemm", "QLinearConv"])
+def test_products_that_are_scaled(operator: str, columns: tuple[int, ...]) -> None:
+    """ONNX Runtime takes the weights as uint8; QLinearConv has them as (channels, terms, 1)."""
+    is_conv, is_gemm = operator == "QLinearConv", operator == "QGemm"
+    data, weights = (DATA.T[None], WEIGHTS.T[..., None]) if is_conv else (DATA, WEIGHTS)
+    scale = np.full(columns, 1, np.float32)
+    stored = {
+        "sa": np.float32(1), "pa": np.uint8(0), "b": weights, "sb": scale, "pb": np.zeros(columns, np.int8),
+        "sy": np.float32(SUM / 200), "py": np.uint8(50),
+    }  # fmt: skip
+    inputs = ["a", "sa", "pa", "b", "sb", "pb", *([""] if is_gemm else []), "sy", "py"]
+    node = helper.make_node(operator, inputs, ["y"], domain="com.microsoft" if is_gemm else "")
+    model = onnx.ModelProto.FromString(
+        product({"a": data}, {name: np.asarray(value) for name, value in stored.items()}, [node])
+    )
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8
+    (got,) = plain_session(model.SerializeToString()).run(None, {"a": data})
+    assert (got == 250).all()
