@@ -70,20 +70,27 @@ def build(
     for word in (path, target):
         if len(listed_names(word)) != 1:
             raise KilnError(f"build: '{word}': one model and one target are allowed")
-    return _built([f"model={path}", f"target={target}", *words], folder)
+    return _built([f"model={path}", f"target={target}", *words], folder)[0]
 
 
-def build_copy(configuration: str, target: str, **options: str) -> BuiltBundle:
-    """Build a copy of a model, or a part of one, that a command has made; `configuration` is its file's path.
+def build_copy(configuration: str | Path, target: str, **options: str) -> BuiltBundle:
+    """Build a copy of a model, or a part of one, that a command has made; `configuration` is its file.
 
     The bundle is built in COPIES/TARGET/NAME, apart from the bundles that the user asks for and deploys.
     """
-    settings = {"model": configuration, "target": target, **options}
+    return build_copies([configuration], target, **options)[0]
+
+
+def build_copies(configurations: Sequence[str | Path], target: str, **options: str) -> list[BuiltBundle]:
+    """Build several copies in one build, which takes less time than one after the other; see `build_copy`."""
+    settings = {"model": ",".join(map(str, configurations)), "target": target, **options}
     return _built([f"{key}={value}" for key, value in settings.items()], Path(), {BUNDLES: str(COPIES)})
 
 
-def _built(words: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> BuiltBundle:
-    """Run the command with `words` in `folder`, and return the bundle that it has built."""
+def _built(
+    words: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
+) -> list[BuiltBundle]:
+    """Run the command with `words` in `folder`; returns the bundles that it has built, in their order."""
     with scratch_folder("build") as scratch:
         listed = Path(scratch, "results.json")
         done = run_kiln(words, folder, {**os.environ, **(environment or {}), RESULTS: str(listed)})
@@ -91,8 +98,11 @@ def _built(words: Sequence[str], folder: Path, environment: Mapping[str, str] | 
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["the build failed"]
         raise KilnError(lines[-1].removeprefix("kiln: error: "))
-    files = next(part["files"] for part in parts if part["goal"] == "bundle")
-    return BuiltBundle((folder / files["folder"]).resolve(), (folder / files["interface"]).resolve())
+    built = [part["files"] for part in parts if part["goal"] == "bundle"]
+    return [
+        BuiltBundle((folder / files["folder"]).resolve(), (folder / files["interface"]).resolve())
+        for files in built
+    ]
 
 
 def _text(name: str, value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,10 +160,11 @@ def test_arrays_that_are_not_the_models_inputs(
 
     monkeypatch.setattr(run, "load_npz", loaded)
 
-    def built(configuration: Path, *_: Any) -> Any:
+    def built(configurations: Sequence[Path], *_: Any) -> Any:
         if fault:
-            raise KilnError(fault.replace("{1}", str(configuration.resolve().with_name("input_1.npy"))))
-        return run._RunResult("host CPU", [], ["x"])
+            array = configurations[0].resolve().with_name("input_1.npy")
+            raise KilnError(fault.replace("{1}", str(array)))
+        return [run._RunResult("host CPU", [], ["x"])] * 2
 
     monkeypatch.setattr(run, "_build_and_run", built)
     with pytest.raises(run.WrongInputsError, match=rf"^in\.npz: {message}"):

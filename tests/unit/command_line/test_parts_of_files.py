@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,9 +83,9 @@ def test_all_tensors_of_the_part_are_compared(net: Path, monkeypatch: pytest.Mon
     """The copies with intermediate results as outputs are those of the part, which is cut only once."""
     built: list[dict[str, Any]] = []
 
-    def build(path: Path, *_: Any) -> Any:
-        built.append(json.loads(path.read_text()))
-        return SimpleNamespace(rows=[], inputs=["x"], runner="host CPU")
+    def build(paths: Sequence[Path], *_: Any) -> Any:
+        built.extend(json.loads(path.read_text()) for path in paths)
+        return [SimpleNamespace(rows=[], inputs=["x"], runner="host CPU")] * len(paths)
 
     monkeypatch.setattr(run, "_build_and_run", build)
     run.compare_model(str(net), HOST)

@@ -77,7 +77,7 @@ def compare_with_float(
         configuration_of(model, source, model.name, golden, folder)  # for the report
         configuration = configuration_of(model, probed, f"{model.name}_probed", golden, folder)
     with errors_of_inputs(inputs, arrays, folder), errors_of_the_copy(model, source, probed):
-        built = build_copy(str(configuration), destination.named, **options)
+        built = build_copy(configuration, destination.named, **options)
     read_as = _results_of_pairs(onnx.load(str(probed)))
     with running(built.folder, destination) as running_bundle:
         float_model = _FloatModel(float_probed, _states(model, built))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kiln.arrays import Array
-from kiln.command_line.build import build_copy
+from kiln.command_line.build import BuiltBundle, build_copies
 from kiln.command_line.compare.figures import Difference, difference
 from kiln.command_line.compare.probe import Probe
 from kiln.command_line.compare.probes import write_probed
@@ -97,21 +97,19 @@ def compare_model(
         golden = None if arrays is None else golden_inputs(arrays, folder)
         plain = configuration_of(model, source, model.name, golden, folder)
         with_probes = configuration_of(model, probed, f"{model.name}_probed", golden, folder)
-    with errors_of_inputs(inputs, arrays, folder):
-        ran = _build_and_run(plain, destination, options)
+    with errors_of_inputs(inputs, arrays, folder), errors_of_the_copy(model, source, probed):
+        ran, ran_probed = _build_and_run([plain, with_probes], destination, options)
     unknown = sorted(set(arrays or ()) - set(ran.inputs))
     if unknown:
         raise WrongInputsError(
             f"{inputs}: array '{unknown[0]}' is not an input of the model; the inputs are "
             f"{', '.join(ran.inputs)}"
         )
-    with errors_of_the_copy(model, source, probed):
-        tensors = _build_and_run(with_probes, destination, options).rows
     named_probes = {probe.tensor: probe for probe in probes}
     order = {probe.tensor: number for number, probe in enumerate(probes)}
     rows = [
         Row(named_probes.get(row.probe.tensor, row.probe), row.vector, row.difference)
-        for row in sorted(tensors, key=lambda row: order.get(row.probe.tensor, len(order)))
+        for row in sorted(ran_probed.rows, key=lambda row: order.get(row.probe.tensor, len(order)))
     ]
     return Compared(model.name, destination.target.name, ran.runner, rows, ran.rows)
 
@@ -207,9 +205,15 @@ class _RunResult:
     inputs: list[str]
 
 
-def _build_and_run(configuration: Path, destination: Destination, options: dict[str, str]) -> _RunResult:
-    """Build and run a copy of the model."""
-    built = build_copy(str(configuration), destination.named, **options)
+def _build_and_run(
+    configurations: Sequence[Path], destination: Destination, options: dict[str, str]
+) -> list[_RunResult]:
+    """Build copies of the model together, and run one after the other."""
+    return [_run(built, destination) for built in build_copies(configurations, destination.named, **options)]
+
+
+def _run(built: BuiltBundle, destination: Destination) -> _RunResult:
+    """Run a copy of the model on its golden inputs."""
     names = [entry["name"] for entry in read_manifest(built.folder)["inputs"]]
     with running(built.folder, destination) as running_bundle:
         vectors, tolerance = running_bundle.bundle.vectors(), running_bundle.bundle.tolerance()
