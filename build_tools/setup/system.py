@@ -78,7 +78,8 @@ def install(apt: list[str], lacking: Callable[[], dict[str, str]]) -> str:
         if action == "install":
             names = sorted(set(lacking().values()))
             print(f"kiln: installing {' '.join(names)}", file=sys.stderr, flush=True)
-            words += ["-y", *names]
+            # Recommended ones are 400 more, such as a desktop's libraries for QEMU's window.
+            words += ["-y", "--no-install-recommends", *names]
         done = subprocess.run(
             [*apt, "-q", "-o", wait, *words],
             env={**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"},

@@ -182,7 +182,7 @@ def test_a_program_that_a_newer_release_moved_is_found_by_its_lists(system: obje
 
     assert system.install(["apt-get"], lacking) == ""  # type: ignore[attr-defined]
     assert [line.split()[3:] for line in log.read_text().splitlines()] == [
-        ["update"], ["install", "-y", "qemu-system-riscv"],
+        ["update"], ["install", "-y", "--no-install-recommends", "qemu-system-riscv"],
     ]  # fmt: skip
 
 
