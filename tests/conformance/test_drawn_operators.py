@@ -164,6 +164,11 @@ def test_nodes_that_no_seed_draws() -> None:
         cases.append(made("Resize", huge, None, np.array([1, 1, 2], "f4"), expected=expected, mode=mode))
     for mode in ("reflect", "wrap", "edge"):  # what is cut off is not repeated, also by amounts of the run
         cases.append(made("Pad", x, np.array([0, -1, -2, 1, 1, 1]), mode=mode, opset=21, data=2))
+    for axis, pads, at in ((2, [-4, 6], 3), (-1, [6, -5], 0)):  # none is left: copies of the nearest one
+        nearest, given = np.repeat(x[..., at : at + 1], 4 + sum(pads), -1), (np.array(pads), None)
+        cases.append(made("Pad", x, *given, np.array([axis]), expected=nearest, mode="edge", opset=21))
+    none = [x[:, :0], np.zeros((2, 0, 4), "i8")]
+    cases.append(made("TopK", x, np.array([0]), expected=none, axis=1))
     taps = rng.normal(size=(3, 2, 3)).astype("f4")
     moved = np.zeros((2, 2, 18), "f4")  # elements after the result take the place of pads
     for step, tap in np.ndindex(4, 3):

@@ -65,6 +65,7 @@ NUMBERS = [
     ('Resize<mode="cubist">(x, , f)', "mode' is 'cubist', allowed: nearest, linear, cubic"),
     ("TopK(x, nine)", "TopK (node with output y) cannot be computed"),
     ("TopK(x, minus)", "negative size"),
+    ("NonZero(sum)", "its input 'sum' has no axes, allowed: 1 and more; Reshape it to [1]"),
     ("Tile(x, negative)", "Tile (node with output y) cannot be computed"),
     ("CumSum(x, nine)", "its axis is 9, allowed: -4..3"),
     ("Gather<axis=1>(x, nine)", "it selects index 9 on axis 1 of size 4, allowed: -4..3"),
@@ -76,12 +77,13 @@ NUMBERS = [
 @pytest.mark.parametrize(("call", "told"), NUMBERS)
 def test_attributes_and_amounts_out_of_range(tmp_path: Path, call: str, told: str) -> None:
     values = constants(nine=[9], minus=[-9], negative=[1, 1, 1, -3])
+    scalar = "sum = ReduceSum<keepdims=0>(x) "
     floats = "negatives = Constant<value_floats=[1.0,1.0,-1.0,1.0]>() f = Constant<value_floats=[1.0]>() "
     elements = "elements = Constant<value = int64[1,1,1,1] {-9}>() "
     outputs = "y, z" if call.startswith(("Split", "TopK")) else "y"
     text = (
         f"g ({IMAGE}, float[4,4,3,3] w, float[4] s) => (float[a,b,c,d] y) "
-        f"{{ {values} {floats} {elements} {outputs} = {call} }}"
+        f"{{ {values} {scalar} {floats} {elements} {outputs} = {call} }}"
     )
     assert told in refused(tmp_path / "m.onnx", text)
 

@@ -22,11 +22,15 @@ op = relax.op
 
 
 def non_zero(node: Node) -> Any:
-    """NonZero: indices of the elements that are not zero, shape (rank, count)."""
-    data, emit = node.tensor(0), node.builder.emit
-    if not node.shape(0):  # of a scalar, ONNX Runtime finds the position 0
-        data = emit(op.reshape(data, shape_expr([1])))
-    positions = select.positions(node.builder, node.symbols, node.outputs[0], data)
+    """NonZero: indices of the elements that are not zero, shape (rank, count).
+
+    Raises ValueError for a scalar, of which ONNX has a result without rows and ONNX Runtime one with a row.
+    """
+    if not node.shape(0):
+        raise ValueError(
+            f"its input '{node.inputs[0]}' has no axes, allowed: 1 and more; Reshape it to [1] before it"
+        )
+    positions = select.positions(node.builder, node.symbols, node.outputs[0], node.tensor(0))
     return op.permute_dims(positions, [1, 0])
 
 

@@ -39,7 +39,7 @@ def pad(node: Node) -> Any:
     for axis, pair in zip(axes, zip(amounts[:rank], amounts[rank:], strict=True), strict=True):
         by_axis[int(axis) % len(shape)] = pair
     mode = node.attributes.get("mode", b"constant").decode()
-    data, pairs = _without_cut_elements(node, by_axis)
+    data, pairs = _without_cut_elements(node, by_axis, mode)
     if all(isinstance(amount, int) and amount == 0 for pair in pairs for amount in pair):
         return data
     default = np.float32(node.attributes.get("value", 0.0))
@@ -52,11 +52,12 @@ def pad(node: Node) -> Any:
     return _pad_by_constant(node, data, pairs, fill)
 
 
-def _without_cut_elements(node: Node, pairs: Pairs) -> tuple[Any, Pairs]:
+def _without_cut_elements(node: Node, pairs: Pairs, mode: str) -> tuple[Any, Pairs]:
     """The input without the elements that negative amounts cut off, and the amounts that are not negative.
 
-    Modes that repeat elements repeat elements that remain, as in ONNX Runtime. Raises ValueError for amounts
-    that may have either sign, and for amounts that cut more elements than the axis has.
+    Modes that repeat elements repeat elements that remain, as in ONNX Runtime; edge mode keeps the nearest
+    element where none would remain, as in PyTorch. Raises ValueError for amounts that may have either sign,
+    and for amounts that cut more elements than the axis has.
     """
     data, shape, symbols = node.tensor(0), node.shape(0), node.symbols
     remaining = []
@@ -74,12 +75,32 @@ def _without_cut_elements(node: Node, pairs: Pairs) -> tuple[Any, Pairs]:
         if all(_is_zero(amount) for amount in cut_off):
             continue
         low, high = cut_off[0], symbols.simplify(shape[axis] - cut_off[1])
+        kept = _nearest_element(node, shape[axis], pair) if mode == "edge" else None
+        if kept is not None:
+            low, high, remaining[-1] = kept
         if not symbols.holds(high - low >= 0):
             raise ValueError(
                 f"amounts {pair[0]} and {pair[1]} cut more than the axis of size {shape[axis]} has"
             )
         data = node.builder.emit(part(data, axis, low, high))
     return data, remaining
+
+
+def _nearest_element(
+    node: Node, size: Extent, pair: tuple[Extent, Extent]
+) -> tuple[Extent, Extent, tuple[Extent, Extent]] | None:
+    """The element, as a part of the axis, whose copies fill an axis that is cut off from one side alone.
+
+    Returns the part's first position, the position after it, and the amounts of its copies; None where an
+    element remains for some size, or nothing is added on the other side.
+    """
+    holds = node.symbols.holds
+    copies = node.symbols.simplify(pair[0] + size + pair[1] - 1)
+    if not holds(size >= 1) or not holds(copies >= 0):
+        return None
+    if holds(pair[0] + size <= 0):
+        return node.symbols.simplify(size - 1), size, (0, copies)
+    return (0, 1, (copies, 0)) if holds(pair[1] + size <= 0) else None
 
 
 def _is_zero(amount: Extent) -> bool:

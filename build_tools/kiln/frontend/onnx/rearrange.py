@@ -137,10 +137,11 @@ def top_k(node: Node) -> Any:
     """TopK of early operator sets, or with a `k` that is computed from shapes, as for a sort of a whole axis.
 
     The result is always sorted, which `sorted = 0` (any order) permits. TVM 0.27 converts the other nodes:
-    those of operator set 11 and later with a constant `k`.
+    those of operator set 11 and later with a constant `k` of at least 1; it takes 0 for the whole axis.
     """
     is_sorted = bool(node.attributes.get("sorted", 1))
-    if is_sorted and node.opset >= 11 and node.constant(1) is not None:
+    given = node.constant(1) if node.opset >= 11 else None
+    if is_sorted and given is not None and given.item() > 0:
         return None
     if node.has(1) and node.elements(1) is None:
         return counted_ops.top_k(node)

@@ -15,6 +15,7 @@ from kiln.config.sizes import ceil_div
 from kiln.extents import Extent
 from kiln.frontend.onnx.node import Node, part
 from kiln.frontend.onnx.pad import pad_by_copies
+from kiln.frontend.onnx.refusals import other_sizes
 from kiln.frontend.symbols import Symbols
 
 _SAME = ("SAME_UPPER", "SAME_LOWER")
@@ -187,9 +188,11 @@ def conv(node: Node) -> Any:
 def with_output_pads(node: Node) -> Any:
     """Replace `output_shape` of a transposed convolution, which TVM ignores, by pads, and leave it to TVM.
 
-    A total below 0 adds zeros after the result.
+    A total below 0 adds zeros after the result. A kernel's size may be dynamic. Raises ValueError for pads
+    that depend on dynamic sizes.
     """
     output_shape = node.attributes.get("output_shape")
+    node.attributes.setdefault("kernel_shape", tuple(node.shape(1)[2:]))
     if not output_shape:
         return _with_less_output_padding(node)
     spatial = node.shape(0)[2:]
@@ -206,7 +209,8 @@ def with_output_pads(node: Node) -> Any:
         total = node.symbols.simplify(full_size - output_shape[axis])
         if not isinstance(total, int):
             raise ValueError(
-                f"output_shape {output_shape[axis]} of size {size}: the pads differ from size to size"
+                f"output_shape {output_shape[axis]} of size {size} and kernels of size {kernel[axis]}: "
+                f"the pads differ from size to size; {other_sizes({})}"
             )
         extra[axis] += max(-total, 0)
         small, large = max(total, 0) // 2, max(total, 0) - max(total, 0) // 2
@@ -227,6 +231,10 @@ def _with_less_output_padding(node: Node) -> Any:
     strides = [int(stride) for stride in attributes.get("strides") or [1] * rank]
     is_small = all(amount < stride for amount, stride in zip(extra, strides, strict=True))
     mode = node.text("auto_pad", "NOTSET")
+    lengths = node.attributes["kernel_shape"]
+    if mode in _SAME and not all(isinstance(length, int) for length in lengths):
+        sizes = ", ".join(str(length) for length in lengths)
+        raise ValueError(f"auto_pad {mode} with kernels of size [{sizes}]: {other_sizes({})}")
     if is_small or mode not in ("NOTSET", "VALID"):
         return None
     attributes.pop("auto_pad", None)
