@@ -94,6 +94,10 @@ MISFITS: list[tuple[str, list[str]]] = [
         ["size 8", "size 9", "'b' float32"],
     ),
     (
+        "float[1,2,3,8] a, float[1,2,4,8] b, double[1,2,4,8] c => Attention(a, b, c)",
+        ["its inputs Q and V are float32 and float64", "insert a Cast"],
+    ),
+    (
         "float[1,2,4,4,4,4] a => MaxPool<kernel_shape=[2,2,2,2]>(a)",
         ["6 axes, allowed: 3 to 5", "a Reshape"],
     ),
@@ -193,6 +197,10 @@ def test_messages_of_libraries_are_explained() -> None:
     for text, part in (
         (broadcast, "sizes 5 (axis 0) and 3 (axis 1) do not broadcast"),
         (axes, "a tensor has 2 axes, allowed: 3"),
+        (
+            "ParseData type mismatch for tensor: b. Expected:int64 Actual:int32",
+            "'b' is int32, allowed: int64",
+        ),
         ("anything else", "do not fit together"),
     ):
         explanation = reason(RuntimeError(text), node, types, 22)

@@ -36,6 +36,11 @@ def _padded_mask(body: Body, mask: str, keys: object) -> str:
 def attention(body: Body) -> list[str | None]:
     """Attention of ONNX's own domain."""
     q, k, v, mask, past_key, past_value, lengths = (body.input(index) for index in range(7))
+    dtypes = body.dtype(q), body.dtype(v)
+    if dtypes[0] != dtypes[1]:
+        raise ValueError(
+            f"its inputs Q and V are {dtypes[0]} and {dtypes[1]}, allowed: one type; insert a Cast"
+        )
     three = body.rank(q) == 3
     heads, kv_heads = body.attribute("q_num_heads", 0), body.attribute("kv_num_heads", 0)
     if three:

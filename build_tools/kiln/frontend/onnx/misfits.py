@@ -58,6 +58,10 @@ _MEANINGS: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(r"ndim is (\d+) while the given number of axes is (\d+)"),
         "a tensor has {0} axes, allowed: {1}",
     ),
+    (
+        re.compile(r"ParseData type mismatch for tensor: (\S+)\. Expected:(\w+) Actual:(\w+)"),
+        "its input '{0}' is {2}, allowed: {1}; write it in this type, or insert a Cast",
+    ),
 )  # fmt: skip
 
 
