@@ -175,6 +175,8 @@ def test_nodes_that_no_seed_draws() -> None:
         moved[..., 2 * step + 4 * tap] += x[..., step] @ taps[..., tap]
     window = {"pads": [1, 2], "strides": [2], "output_padding": [3], "dilations": [4]}
     cases.append(made("ConvTranspose", x, taps, expected=moved[..., 1:16], **window))
+    long = np.uint64([0, 3, 20, 2**63, 2**64 - 1])  # bounds that int64 has not
+    cases.append(made("Clip", long, np.uint64(4), expected=np.maximum(long, np.uint64(4))))
     beyond = np.float32([1.5, -1.5, 127.9, 128, -129, 255.9, 256, 300, 32768, -32769, 65536, 2e9, -2e9, 0])
     for kind in ("INT8", "UINT8", "INT16", "UINT16", "INT32"):  # the low bits of an int32
         cases.append(made("Cast", beyond, to=getattr(TensorProto, kind)))

@@ -29,6 +29,9 @@ class Options(nn.Module):
         images = [F.interpolate(x, scale_factor=factor, mode=mode) for factor, mode in kinds]
         for mode in ("bilinear", "bicubic"):
             images.append(F.interpolate(x, scale_factor=1.3, mode=mode, align_corners=True))
+        few = (x * 60).abs().to(torch.uint8)  # rounded after each axis
+        for factor, mode in ((f, m) for f in (0.5, 2) for m in ("bilinear", "bicubic")):
+            images.append(F.interpolate(few, scale_factor=factor, mode=mode))
         linear = torch.ops.aten.upsample_linear1d(x[0], [10], False, 1.3)
         place = torch.zeros_like(i)
         means = i.scatter_reduce(1, place, i, "mean"), i.index_reduce(1, place[0], i, "mean")

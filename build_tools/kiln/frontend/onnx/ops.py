@@ -64,6 +64,10 @@ def clip(node: Node) -> Any:
         if np.isinf(low) and np.isinf(high):
             return data
         low, high = int(max(low, info.min)), int(min(high, info.max))
+        if high > np.iinfo("int64").max:  # relax.clip has bounds of int64
+            high_bound = relax.const(np.asarray(high, dtype), dtype)
+            least = node.builder.emit(relax.op.maximum(data, relax.const(np.asarray(low, dtype), dtype)))
+            return least if high == info.max else relax.op.minimum(least, high_bound)
     elif (low, high) == (-np.inf, np.inf):
         return data
     elif low == 0 and np.isinf(high):

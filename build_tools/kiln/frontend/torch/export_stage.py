@@ -17,6 +17,7 @@ from kiln.files import atomic_write
 from kiln.frontend.onnx.kept_state import write_state
 from kiln.frontend.torch.allowed_types import with_allowed_types
 from kiln.frontend.torch.bits import bits
+from kiln.frontend.torch.byte_images import BYTE_IMAGES
 from kiln.frontend.torch.checks import without_checks
 from kiln.frontend.torch.choices import choices
 from kiln.frontend.torch.complex_numbers import without_complex
@@ -85,7 +86,7 @@ def convert(path: Path, tools: str = "") -> bytes:
             dtypes = output_types(program)
             program = without_diagonal_writes(without_checks(program))
             tables = DYNAMIC_NUMBERS, EXACT_COUNTS, EXACT_NUMBERS, INTEGERS, LOSSES, WITHOUT_AXES
-            program = replaced(program, *tables, WIDE_FUNCTIONS)
+            program = replaced(program, *tables, WIDE_FUNCTIONS, BYTE_IMAGES)
             program = without_complex(program)
             program = with_explicit_types(program)
             from onnxscript import optimizer

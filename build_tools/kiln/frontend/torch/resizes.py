@@ -151,10 +151,17 @@ def _steady(x: Any, factors: Sequence[float], whole: Sequence[int]) -> list[floa
 
 
 def _in_float32(size: Any, factor: float) -> float:
-    """`factor` in float32, where it gives the size that PyTorch computes in float64."""
+    """`factor` in float32, where it gives the size that PyTorch computes in float64.
+
+    ONNX's inference multiplies exactly, and ONNX Runtime in float32: both must give this size.
+    """
     import numpy as np
 
     narrow = np.float32(factor)
-    if isinstance(size, int) and int(np.float32(size) * narrow) < int(size * factor):
-        narrow = np.nextafter(narrow, np.float32(np.inf))
+    if isinstance(size, int):
+        wanted = int(size * factor)
+        if int(size * float(narrow)) < wanted:
+            narrow = np.nextafter(narrow, np.float32(np.inf))
+        if int(np.float32(size) * narrow) > wanted:
+            narrow = np.nextafter(narrow, np.float32(0))
     return float(narrow)
