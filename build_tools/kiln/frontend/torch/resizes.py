@@ -27,6 +27,7 @@ def resizes() -> Mapping[Any, Callable[..., Any]]:
         aten.upsample_linear1d.vec: linear_by_list,
         aten.upsample_bilinear2d.vec: linear_by_list,
         aten.upsample_trilinear3d.vec: linear_by_list,
+        aten.upsample_bicubic2d.default: cubic,
         aten.upsample_bicubic2d.vec: cubic_by_list,
         aten.upsample_nearest1d.default: nearest,
         aten.upsample_nearest2d.default: nearest,
@@ -61,15 +62,26 @@ def linear_by_list(
     return by_factors(self, _steady(self, scale_factors, (1,)), mode="linear")
 
 
+def cubic(
+    self: Any, output_size: Any, align_corners: bool, down: float | None = None, across: float | None = None
+) -> Any:
+    """aten::upsample_bicubic2d, by a factor or None for each axis, which the exporter ignores."""
+    if align_corners or down is None or across is None:
+        return cubic_by_list(self, output_size, align_corners, None)
+    return cubic_by_list(self, output_size, False, (down, across))
+
+
 def cubic_by_list(
     self: Any, output_size: Any, align_corners: bool, scale_factors: Sequence[float] | None
 ) -> Any:
     """aten::upsample_bicubic2d.vec, as `linear_by_list`."""
     from onnxscript.function_libs.torch_lib.ops.nn import aten_upsample_bicubic2d_vec
 
-    if scale_factors is not None and align_corners:
+    if scale_factors is None:
+        return aten_upsample_bicubic2d_vec(self, output_size, align_corners, None)
+    if align_corners:
         return aten_upsample_bicubic2d_vec(self, _sizes(self, scale_factors), True, None)
-    return aten_upsample_bicubic2d_vec(self, output_size, align_corners, scale_factors)
+    return by_factors(self, scale_factors, mode="cubic", cubic_coeff_a=-0.75)
 
 
 def nearest(self: Any, output_size: Any, *factors: float | None) -> Any:
