@@ -13,6 +13,8 @@ from kiln.config import sizes
 from kiln.config.interface import Interface
 from kiln.errors import KilnError
 
+_MOST_TRIED = 64  # sizes of one dimension in a sum of several
+
 
 def counted_sizes(
     source: Path, name: str, interface: Interface, dims: Mapping[str, int],
@@ -21,8 +23,8 @@ def counted_sizes(
     """The size of each counted dimension in `results`, the reference's outputs at sizes `dims`.
 
     `name`: of the golden vector, for errors. A size that no output has as an axis of its own follows from the
-    axes whose expressions contain it; one that is in no output is 0. Raises KilnError where the reference
-    finds more elements than the bound allows.
+    axes whose expressions contain it, or is one of several that these axes allow; one that is in no output is
+    0. Raises KilnError where the reference finds more elements than the bound allows.
     """
     counted = {counted_dim.name: counted_dim for counted_dim in interface.counted}
     limits = dict[str, int]()
@@ -34,25 +36,40 @@ def counted_sizes(
         for expr, size in zip(entry.shape, np.shape(result), strict=False)
         if sizes.names(expr) & counted.keys()
     ]
-    sizes_found: dict[str, int] = {}
-    for expr, size in sorted(axes, key=lambda axis: len(list(sizes.parts(axis[0])))):
-        unknown = [key for key in sorted(sizes.names(expr)) if key in counted and key not in sizes_found]
-        if len(unknown) == 1:
-            sizes_found[unknown[0]] = _solved(
-                expr, size, {**dims, **sizes_found}, unknown[0], limits[unknown[0]]
-            )
-    for key, size in sizes_found.items():
+    found: dict[str, int] = {}
+    while axes:  # the axes with the fewest unknown sizes first, as they determine sizes of others
+        axes.sort(key=lambda axis: len(sizes.names(axis[0]) & (counted.keys() - found.keys())))
+        expr, size = axes.pop(0)
+        unknown = sorted(sizes.names(expr) & (counted.keys() - found.keys()))
+        if unknown:
+            found |= _solved(expr, size, {**dims, **found}, unknown, limits) or dict.fromkeys(unknown, size)
+    for key, size in found.items():
         if size > limits[key]:
             tensor = counted[key].tensor
             raise KilnError(
                 f"{source}: tensor '{tensor}' has {size} elements in the reference for {name}, allowed: "
                 f"{limits[key]}; raise bounds.{tensor}, or name other golden.inputs"
             )
-    return {**dict.fromkeys(counted, 0), **sizes_found}
+    return {**dict.fromkeys(counted, 0), **found}
 
 
-def _solved(expr: Any, size: int, known_sizes: Mapping[str, int], name: str, limit: int) -> int:
-    """The size of dimension `name`, 0..limit, for which `expr` is `size`; `size` itself if there is none."""
-    if isinstance(expr, str) or not sizes.names(expr) <= {*known_sizes, name}:
-        return size
-    return next((n for n in range(limit + 1) if sizes.evaluate(expr, {**known_sizes, name: n}) == size), size)
+def _solved(
+    expr: Any, size: int, known: Mapping[str, int], unknown: Sequence[str], limits: Mapping[str, int]
+) -> dict[str, int]:
+    """Sizes of the dimensions `unknown`, each up to its limit, at which `expr` is `size`; or nothing.
+
+    An axis such as that of two joined lists does not tell the size of each: the first ones are as large as
+    they can be.
+    """
+    if isinstance(expr, str) or not sizes.names(expr) <= {*known, *unknown}:
+        return {}
+    first, *others = unknown
+    rest = dict.fromkeys(others, 0)
+    values = ((n, sizes.evaluate(expr, {**known, **rest, first: n})) for n in range(limits[first] + 1))
+    if not others:
+        return next(({first: n} for n, value in values if value == size), {})
+    for n in [n for n, value in values if value <= size][: -_MOST_TRIED - 1 : -1]:
+        found = _solved(expr, size, {**known, first: n}, others, limits)
+        if found:
+            return {first: n, **found}
+    return {}
