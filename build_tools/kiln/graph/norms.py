@@ -94,7 +94,10 @@ def _normalised(rewriter: CallRewriter, data: Any, squares: tuple[Any, float] | 
         mean = _mean_of(rewriter, centred.args[1])
         if mean is not None and mean.same_as(centred.args[0]):
             return relax.op.nn.layer_norm(mean, ones, zeros, [-1], squares[1])
-    return relax.op.nn.rms_norm(data, ones, [-1], squares[1])
+    if len(data.ty.shape) > 1:
+        return relax.op.nn.rms_norm(data, ones, [-1], squares[1])
+    # TVM 0.27 cannot lower an RMS norm over all axes: "Tensor dimension mismatch in read".
+    return relax.op.squeeze(relax.op.nn.rms_norm(relax.op.expand_dims(data, 0), ones, [-1], squares[1]), [0])
 
 
 def _divide(rewriter: CallRewriter, call: relax.Call) -> Any:

@@ -54,6 +54,15 @@ def test_a_norm_becomes_one_operator(body: Any, name: str) -> None:
     assert np.allclose(run_by_tvm(changed, [x])[0], run_by_tvm(mod, [x])[0], atol=2e-6)
 
 
+def test_the_root_mean_square_of_a_vector() -> None:
+    """One axis alone, over which TVM cannot lower the operator."""
+    mod = module([((8,), "float32")], _rms_norm)
+    changed = clean(norms(clean(mod)))
+    assert "nn.rms_norm" in operators(changed)
+    x = np.random.default_rng(0).uniform(-2, 2, 8).astype("f4")
+    assert np.allclose(run_by_tvm(changed, [x])[0], run_by_tvm(mod, [x])[0], atol=2e-6)
+
+
 def _other_axis(x: Any) -> Any:
     centred = op.subtract(x, op.mean(x, [1], keepdims=True))
     variance = op.mean(op.multiply(centred, centred), [1], keepdims=True)

@@ -134,3 +134,10 @@ def test_a_scatter_takes_indices_to_be_as_long_as_the_data() -> None:
     mod = module([((1,), "float32")], lambda x: op.add(op.scatter_elements(data, places, ones, axis=0), x))
     [got] = run_by_tvm(mod, [np.zeros(1, "f4")])
     assert got.tolist() == [[[1.0, 1.0], [0.0, 0.0]]], "columns of ones were to be written"
+
+
+def test_an_rms_norm_over_all_axes_cannot_be_lowered() -> None:
+    """graph/norms.py and frontend/onnx/ops.py put an axis before those that are normalised."""
+    mod = module([((8,), "float32")], lambda x: op.nn.rms_norm(x, const(np.ones(8, "f4")), [-1], 1e-5))
+    with pytest.raises(tvm.error.InternalError, match="Tensor dimension mismatch in read"):
+        relax.transform.LegalizeOps()(mod)
