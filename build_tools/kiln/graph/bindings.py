@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -106,12 +106,31 @@ class CallRewriter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
 
 
 def rewrite_calls(mod: tvm.IRModule, rules: dict[str, Rule]) -> tvm.IRModule:
-    """Apply `rules` to every Relax function of `mod`."""
+    """Apply `rules` to every Relax function of `mod`, which must be in normal form."""
+    if OTHERS not in rules and not has_operator(mod, rules):
+        return mod
     rewriter = CallRewriter(mod, rules)
     for variable, function in list(mod.functions_items()):
         if isinstance(function, relax.Function):
             rewriter.builder_.update_func(variable, rewriter.visit_expr(function))
     return rewriter.builder_.get()
+
+
+def has_operator(mod: tvm.IRModule, names: Collection[str]) -> bool:
+    """Whether a Relax function of `mod`, in normal form, calls an operator of these names."""
+
+    def calls(body: Any) -> bool:
+        for block in body.blocks:
+            for binding in block.bindings:
+                value = binding.value
+                if operator(value) in names:
+                    return True
+                if isinstance(value, relax.If) and (calls(value.true_branch) or calls(value.false_branch)):
+                    return True
+        return False
+
+    functions = (function for _, function in mod.functions_items())
+    return any(isinstance(function, relax.Function) and calls(function.body) for function in functions)
 
 
 def count_uses(mod: tvm.IRModule) -> dict[Any, int]:
@@ -122,10 +141,20 @@ def count_uses(mod: tvm.IRModule) -> dict[Any, int]:
         if isinstance(expr, relax.Var):
             uses[expr] = uses.get(expr, 0) + 1
 
+    def count(expr: Any) -> None:
+        """The reads in `expr`; TVM's visitor takes much longer for a call of an operator."""
+        if isinstance(expr, relax.Call) and isinstance(expr.op, Op):
+            for argument in expr.args:
+                count(argument)
+        elif isinstance(expr, relax.Var):
+            note(expr)
+        elif not isinstance(expr, GenericConst):
+            post_order_visit(expr, note)
+
     for _, function in mod.functions_items():
         if isinstance(function, relax.Function):
             for block in function.body.blocks:
                 for binding in block.bindings:
-                    post_order_visit(binding.value, note)
-            post_order_visit(function.body.body, note)
+                    count(binding.value)
+            count(function.body.body)
     return uses

@@ -21,7 +21,16 @@ import tvm
 from tvm import relax
 
 from kiln.extents import shape_of
-from kiln.graph.bindings import CallRewriter, Rule, const, constant, count_uses, operator, rewrite_calls
+from kiln.graph.bindings import (
+    CallRewriter,
+    Rule,
+    const,
+    constant,
+    count_uses,
+    has_operator,
+    operator,
+    rewrite_calls,
+)
 
 # Moves of one tensor, the first argument.
 _MOVES = (
@@ -257,6 +266,10 @@ def _fields(rewriter: CallRewriter, expr: relax.Expr) -> list[Any]:
 
 def quantised_moves(mod: tvm.IRModule) -> tvm.IRModule:
     """Let operators that move values work on integers, in two rounds: dequantize down, quantize up."""
+    if not has_operator(mod, ("relax.dequantize", "relax.quantize")):
+        if has_operator(mod, ("relax.astype",)):
+            mod = rewrite_calls(mod, {"relax.astype": _cast})
+        return relax.transform.DeadCodeElimination()(mod)
     for _ in range(2):
         moves = _Moves(count_uses(mod))
         down: dict[str, Rule] = dict.fromkeys(_MOVES, moves.move)
