@@ -66,14 +66,14 @@ def apt_get() -> list[str] | None:
     return None
 
 
-def install(apt: list[str], lacking: Callable[[], dict[str, str]]) -> str:
-    """Install the packages that `lacking` returns after apt-get has loaded its lists.
+def install(apt: list[str], lacking: Callable[[], dict[str, str]], update: bool = True) -> str:
+    """Install the packages that `lacking` returns after apt-get has loaded its lists, where `update` is set.
 
     Returns apt-get's error message where it fails, else the empty string.
     """
     wait = f"DPkg::Lock::Timeout={WAIT_FOR_OTHERS}"
     reason = ""
-    for action in ("update", "install"):
+    for action in ("update", "install") if update else ("install",):
         words = [action]
         if action == "install":
             names = sorted(set(lacking().values()))
@@ -115,9 +115,9 @@ def main(layer: str, chosen_tests: list[str]) -> int:
     """
     lacking, reason = missing(), ""
     apt = apt_get() if lacking else None
-    for _ in range(2):
+    for update in (True, False):
         if apt and lacking:
-            reason = install(apt, missing)
+            reason = install(apt, missing, update)
             lacking = missing()
     part = any(not argument.startswith("-") for argument in chosen_tests)
     if layer == "all" and not part and (more := extra()):
