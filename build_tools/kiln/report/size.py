@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kiln.config import read_target, sizes
+from kiln.config import Target, read_target, sizes
 from kiln.config.library_choices import LibraryChoices
 from kiln.config.records import read
 from kiln.emit.size_schema import (
@@ -70,7 +70,7 @@ def run(args: SizeStage) -> None:
         if any(line.kind == "ram" for line in exceeded):
             nearest = nearest_plan(figures, by_choice=config.get("patches") != "none")
         raise KilnError(_complaint(exceeded, plan.name, target.name) + nearest)
-    warning = software_floats(figures)
+    warning = software_floats(figures, target)
     if warning:
         print(f"kiln: warning: {warning}")
     if not args.quiet:
@@ -78,16 +78,24 @@ def run(args: SizeStage) -> None:
     write_json(args.out, figures.model_dump())
 
 
-def software_floats(figures: SizeFile) -> str:
-    """A sentence about the cost of floats on a core without instructions for them; empty if there is none."""
+def software_floats(figures: SizeFile, target: Target) -> str:
+    """A sentence about the cost of floats on a core without instructions for them; empty if there is none.
+
+    A core with instructions for float32 has functions for float64 only; conversions of 64-bit integers do
+    not count, see `code_by_part`.
+    """
     size = figures.linked.code.floats if figures.linked is not None else 0
     if not size:
         return ""
+    from kiln.lower.target_check import has_floats  # imports TVM
+
+    dtype, other = "floats", "a model quantised to int8, inputs and outputs included, needs none"
+    if has_floats(target):
+        dtype, other = "float64", "float32 is computed by instructions"
     return (
-        f"{figures.model} computes on floats, for which the core of target {figures.target} has no "
-        f"instructions: functions of the compiler's library compute them, {size:,} bytes of flash, and each "
-        "operation takes typically 30 to 100 instructions; a model quantised to int8, inputs and outputs "
-        "included, needs none"
+        f"{figures.model} computes on {dtype}, for which the core of target {figures.target} has no "
+        f"instructions: functions of the compiler's library compute such numbers, {size:,} bytes of flash, "
+        f"and each operation takes typically 30 to 100 instructions; {other}"
     )
 
 

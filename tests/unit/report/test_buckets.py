@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -148,8 +149,17 @@ def test_a_static_model_has_no_table_of_buckets() -> None:
     assert 'id="buckets"' not in text and "#buckets" not in text
 
 
-@pytest.mark.parametrize(("floats", "told"), [(None, ""), (0, ""), (5300, "5,300 bytes of flash")])
-def test_what_floats_in_software_cost_is_said(floats: int | None, told: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "floats", "told"),
+    [
+        ("cortex_m0plus", None, ""),
+        ("cortex_m0plus", 0, ""),
+        ("cortex_m0plus", 5300, "computes on floats, .* 5,300 bytes of flash, .* quantised to int8"),
+        ("cortex_m4", 5300, "computes on float64, .* 5,300 bytes of flash, .* float32 is computed by"),
+        ("riscv32_imafc", 5300, "computes on float64, "),
+    ],
+)
+def test_what_floats_in_software_cost_is_said(target: str, floats: int | None, told: str) -> None:
     linked = LinkedFigures(
         sections=LinkedSections(text=1, rodata=1, data=1, bss=1),
         flash_bytes=2,
@@ -159,7 +169,7 @@ def test_what_floats_in_software_cost_is_said(floats: int | None, told: str) -> 
         buckets=[],
         variants=[],
     )
-    figures = plan_figures(plan(), "cortex_m0plus")
-    assert software_floats(figures) == ""
-    warning = software_floats(figures.model_copy(update={"linked": linked}))
-    assert told in warning and bool(warning) == bool(told)
+    figures = plan_figures(plan(), target)
+    assert software_floats(figures, load_target(target)) == ""
+    warning = software_floats(figures.model_copy(update={"linked": linked}), load_target(target))
+    assert bool(re.search(told, warning)) and bool(warning) == bool(told)
