@@ -10,15 +10,59 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import te, tirx
+from tvm import relax, te, tirx
 from tvm.ir import Op
 
 
 def roi_align(builder: Any, call: Any) -> Any:
     """The mean, or the maximum over sampling points and neighbours.
 
-    TVM's own rule takes means in other layouts, and of as many points as a region has pixels.
+    TVM's own rule takes means in other layouts, and of as many points as a region has pixels. A region
+    without points, of size 0 or less, has the result 0: sums over no points would leave the result unwritten.
     """
+    attrs = call.attrs
+    if int(attrs.sample_ratio) > 0 or not attrs.aligned:
+        return _of_points(builder, call)
+    data, regions = call.args
+    full = builder.emit(
+        builder.call_te(lambda r: _filled(r, attrs), regions, primfunc_name_hint="roi_filled")
+    )
+    call = builder.normalize(relax.Call(call.op, [data, full], attrs))
+    result = builder.emit(_of_points(builder, call))
+    return builder.call_te(
+        lambda value, r: te.compute(
+            value.shape,
+            lambda *i: tirx.Select(_has_points(r, i[0], attrs), value(*i), tirx.const(0.0, str(value.dtype))),
+            name="roi_kept",
+        ),
+        result,
+        regions,
+        primfunc_name_hint="roi_kept",
+    )
+
+
+def _has_points(regions: Any, region: Any, attrs: Any) -> Any:
+    """Whether a region has a size above 0 along both axes; not if that is NaN."""
+    sizes = [_bin(regions, region, column, 1, attrs)[1] for column in (1, 2)]
+    return tirx.all(*(size > tirx.const(0.0, str(regions.dtype)) for size in sizes))
+
+
+def _filled(regions: Any, attrs: Any) -> Any:
+    """The regions (R, 5), with one of a pixel in place of each one without points."""
+    dtype, scale = str(regions.dtype), float(attrs.spatial_scale)
+
+    def element(region: Any, column: Any) -> Any:
+        pixel = tirx.Select(
+            column < 3, tirx.const(0.0, dtype), tirx.const(1.0 / scale if scale else 0.0, dtype)
+        )
+        is_kept = tirx.any(column == 0, _has_points(regions, region, attrs))
+        return tirx.Select(is_kept, regions[region, column], pixel)
+
+    return te.compute(regions.shape, element, name="roi_filled")
+
+
+def _of_points(builder: Any, call: Any) -> Any:
+    """The result where every region has points."""
     attrs = call.attrs
     largest, plain = str(attrs.mode) == "max", str(attrs.layout) == "NCHW"
     if not largest and not (plain and int(attrs.sample_ratio) > 0):
