@@ -155,7 +155,7 @@ def _connected(description: str, settings: PyocdSettings, transport: GdbTranspor
     """
     for attempt in range(_TRIES):
         server = PyocdServer(description, settings)
-        address = GdbSettings(kind="gdb", address=f"localhost:{server.port}", timeout=settings.timeout)
+        address = GdbSettings(kind="gdb", address=f"127.0.0.1:{server.port}", timeout=settings.timeout)
         end = time.monotonic() + _START
         try:
             while time.monotonic() < end:
