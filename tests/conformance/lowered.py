@@ -35,7 +35,7 @@ from relaxed import module as module
 Array = npt.NDArray[Any]
 
 GUARD = 128  # bytes before and after each tensor
-FILL = 0xA5
+FILL = 0x7F
 
 
 class Memory:
