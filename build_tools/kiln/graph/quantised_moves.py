@@ -267,9 +267,7 @@ def _fields(rewriter: CallRewriter, expr: relax.Expr) -> list[Any]:
 def quantised_moves(mod: tvm.IRModule) -> tvm.IRModule:
     """Let operators that move values work on integers, in two rounds: dequantize down, quantize up."""
     if not has_operator(mod, ("relax.dequantize", "relax.quantize")):
-        if has_operator(mod, ("relax.astype",)):
-            mod = rewrite_calls(mod, {"relax.astype": _cast})
-        return relax.transform.DeadCodeElimination()(mod)
+        return relax.transform.DeadCodeElimination()(rewrite_calls(mod, {"relax.astype": _cast}))
     for _ in range(2):
         moves = _Moves(count_uses(mod))
         down: dict[str, Rule] = dict.fromkeys(_MOVES, moves.move)
