@@ -2,11 +2,11 @@
 
 Computation  One nest: an elementwise, injective or broadcasting chain, or one reduction with the chain
              that feeds it (pooling, sums, maxima, the nests of softmax and normalisations).
-Schedule     The last axis of the output is cut into vectors; reductions run inside, with their sum in a
-             register. When the output's last axis is shorter than a vector and a reduced axis is long,
-             lanes run along that reduced axis instead and are combined at the end. A nest that reads a
-             tensor along another axis than it writes (a transpose) is tiled, so that every cache line
-             read is used while it is in the cache. Tasks are the outer axes, flattened.
+Schedule     The last axis of the output is cut into vectors, in the pieces of axis_pieces.py; reductions
+             run inside, with their sum in a register. When the output's last axis is shorter than a vector
+             and a reduced axis is long, lanes run along that axis instead and are combined at the end. A
+             nest that reads a tensor along another axis than it writes (a transpose) is tiled, so that every
+             cache line read is used while it is in the cache. Tasks are the outer axes, flattened.
 Applies      Any nest that stores one value, including matmuls that no family computes.
 Accuracy     Lanes along a reduced axis change the order of a float sum: its error becomes smaller. Long sums
              are added in parts (kiln.kernels.cpu.reduced_loops).
@@ -15,6 +15,7 @@ Accuracy     Lanes along a reduced axis change the order of a float sum: its err
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,10 +28,11 @@ from tvm.ir import Expr
 from kiln.config.sizes import ceil_div
 from kiln.extents import Extent, extent
 from kiln.kernels.cpu import interleave, reduced_loops, transposed
+from kiln.kernels.cpu.axis_pieces import pieces_of
 from kiln.kernels.cpu.epilogue import Epilogue
 from kiln.kernels.cpu.flat_nest import flattened
 from kiln.kernels.cpu.merged_axes import with_longer_rows
-from kiln.kernels.cpu.reduce import combines, term_of
+from kiln.kernels.cpu.reduce import term_of
 from kiln.kernels.cpu.split_axes import with_split_axes
 from kiln.tir.builder import (
     Kernel,
@@ -112,6 +114,12 @@ class _Writer:
             if buffer is not nest.buffer
         }
 
+    def with_elements(self, expanded: Expanded) -> _Writer:
+        """This writer, for elements that are computed as `expanded` says."""
+        other = copy.copy(self)
+        other.expanded = expanded
+        return other
+
     @contextlib.contextmanager
     def lanes_from(self, bound: dict[Any, Expr], axis: Any, first: Expr, width: int) -> Iterator[Any]:
         """Emit a vector of `width` elements along `axis` from `first`; the caller emits the loop's body.
@@ -188,29 +196,6 @@ class _Writer:
         self.store(bound, load(total, [int64(0)]))
 
 
-def _lanes_across(nest: Nest, lanes: int, expanded: Expanded, ranges: SymbolRanges) -> bool:
-    """Whether lanes should run along the last reduced axis instead of the last axis of the output."""
-    if expanded.steps or not nest.reduced or not combines(nest):
-        return False
-    if ranges.greatest(nest.reduced[-1].dom.extent) < lanes:
-        return False
-    if not nest.axes or ranges.greatest(nest.extents[-1]) < min(lanes, 4):
-        return True
-    # Where adjacent outputs read distant elements, and adjacent terms read adjacent elements.
-    inner, last = nest.axes[-1].var, nest.reduced[-1].var
-    along = across = False
-    for read in expanded.reads():
-        if read.source.same_as(nest.buffer) or not read.indices:
-            continue
-        used = [variables(index) for index in read.indices]
-        fast, slow = used[-1], [variable for index in used[:-1] for variable in index]
-        along = along or any(inner.same_as(variable) for variable in fast)
-        across = across or (
-            any(last.same_as(variable) for variable in fast) and any(inner.same_as(v) for v in slow)
-        )
-    return across and not along
-
-
 @dataclass(frozen=True)
 class _Loops:
     """The loops over the output of a nest: over `outer` axes, then vectors along the axis `inner`.
@@ -263,12 +248,17 @@ class _Loops:
         if is_dynamic(length):
             blocks(length, lanes, lambda first, width: writer.points(bound, self.inner, first, width))
             return
-        whole_vectors = length // lanes
-        if whole_vectors:
-            with serial(whole_vectors) as block:
-                self._points(writer, bound, block * int64(lanes), lanes)
-        for offset, width in chunks(length - whole_vectors * lanes, lanes):
-            self._points(writer, bound, int64(whole_vectors * lanes + offset), width)
+        for piece in pieces_of(writer.expanded, self.inner, length, lanes):
+            self._piece(writer.with_elements(piece.expanded), bound, piece.begin, piece.end - piece.begin)
+
+    def _piece(self, writer: _Writer, bound: dict[Any, Expr], begin: int, length: int) -> None:
+        """Emit `length` elements along `inner` from `begin`."""
+        whole = length // self.lanes
+        if whole:
+            with serial(whole) as block:
+                self._points(writer, bound, block * int64(self.lanes) + int64(begin), self.lanes)
+        for offset, width in chunks(length % self.lanes, self.lanes):
+            self._points(writer, bound, int64(begin + whole * self.lanes + offset), width)
 
     def _points(self, writer: _Writer, bound: dict[Any, Expr], first: Expr, width: int) -> None:
         """Emit `width` elements from `first`, for each index of a tile where an outer axis is tiled."""
@@ -293,7 +283,7 @@ def _loops(nest: Nest, lanes: int, expanded: Expanded, ranges: SymbolRanges) -> 
     tiled = _transposed(nest, expanded.reads())
     if tiled is not None:
         sizes[tiled] = ceil_div(sizes[tiled], _TILE)
-    across = _lanes_across(nest, lanes, expanded, ranges)
+    across = reduced_loops.lanes_across(nest, lanes, expanded, ranges)
     return _Loops(nest, outer, inner, alone, sizes, tiled, across, lanes)
 
 

@@ -18,7 +18,8 @@ from kiln.extents import Extent, extent
 from kiln.kernels.cpu.reduce import Partials, combines
 from kiln.tir.builder import int64, load, modulo, registers, serial, store, vector
 from kiln.tir.fused import Nest
-from kiln.tir.symbols import SymbolRanges, floor_div, is_dynamic
+from kiln.tir.inline import Expanded
+from kiln.tir.symbols import SymbolRanges, floor_div, is_dynamic, variables
 
 # A sum of fewer numbers is added one by one: its error is that of the numbers themselves.
 _LONG = 4096
@@ -161,3 +162,26 @@ def _in_segments(length: Extent, size: int, visit: Callable[[Expr, Extent], None
     remainder = modulo(length, size) if is_dynamic(length) else length % size
     if is_dynamic(remainder) or remainder:
         visit(length - remainder if is_dynamic(length) else int64(length - remainder), remainder)
+
+
+def lanes_across(nest: Nest, lanes: int, expanded: Expanded, ranges: SymbolRanges) -> bool:
+    """Whether lanes should run along the last reduced axis instead of the last axis of the output."""
+    if expanded.steps or not nest.reduced or not combines(nest):
+        return False
+    if ranges.greatest(nest.reduced[-1].dom.extent) < lanes:
+        return False
+    if not nest.axes or ranges.greatest(nest.extents[-1]) < min(lanes, 4):
+        return True
+    # Where adjacent outputs read distant elements, and adjacent terms read adjacent elements.
+    inner, last = nest.axes[-1].var, nest.reduced[-1].var
+    along = across = False
+    for read in expanded.reads():
+        if read.source.same_as(nest.buffer) or not read.indices:
+            continue
+        used = [variables(index) for index in read.indices]
+        fast, slow = used[-1], [variable for index in used[:-1] for variable in index]
+        along = along or any(inner.same_as(variable) for variable in fast)
+        across = across or (
+            any(last.same_as(variable) for variable in fast) and any(inner.same_as(v) for v in slow)
+        )
+    return across and not along
