@@ -129,7 +129,13 @@ CASES: dict[str, tuple[str, str, dict[str, Any], int]] = {
     "greatest": ("rows", "ReduceMax<keepdims = 0>(x, axis)", {"axis": np.array([1])}, 18),
     "length": ("rows", "ReduceL2<axes = [1], keepdims = 1>(x)", {}, 17),
     "mean of all": ("rows", "ReduceMean<keepdims = 0>(x)", {}, 17),
-    "running sum": ("rows", "CumSum(x, axis)", {"axis": np.array(1)}, 17),
+    "running sums": (
+        "rows",
+        "Sub(a, c) a = CumSum(x, one) t = Transpose<perm = [0, 2, 1]>(x) b = CumSum<exclusive = 1>(t, two) "
+        "c = Transpose<perm = [0, 2, 1]>(b)",
+        {"one": np.array(1), "two": np.array(2)},
+        17,
+    ),
     "product of itself": ("rows", 'Einsum<equation: string = "bsd,btd->bst">(x, x)', {}, 17),
     # as torch.split(x, [2, n - 2], 1) is exported, with the parts in another order
     "parts of dynamic sizes": (

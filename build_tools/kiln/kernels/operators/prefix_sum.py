@@ -19,7 +19,7 @@ from tvm.ir import Expr
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as script
 
-from kiln.extents import extent
+from kiln.extents import Extent, extent
 from kiln.tir.builder import divide, load, modulo, registers, serial, store
 from kiln.tir.symbols import int64, is_dynamic
 from kiln.tir.vector_expr import ramp
@@ -33,22 +33,23 @@ _BLOCK = 32
 def scan_rule(compute: Any, combine: Combine, neutral: int) -> Any:
     """Legalisation rule for a scan with the operation `combine`, whose neutral element is `neutral`.
 
-    `compute`: topi's scan, for dynamic shapes and for results of another data type than the input's.
+    `compute`: topi's scan, for results of another data type than the input's.
     """
 
     def rule(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         attrs = call.attrs
         data, dtype, exclusive = call.args[0], str(call.ty.dtype), bool(attrs.exclusive)
-        sizes = [extent(size) for size in data.ty.shape]
-        axis = None if attrs.axis is None else int(attrs.axis) % len(sizes)
-        if any(is_dynamic(size) for size in sizes) or str(data.ty.dtype) != dtype:
+        axis = None if attrs.axis is None else int(attrs.axis) % len(data.ty.shape)
+        if str(data.ty.dtype) != dtype:
             return builder.call_te(compute, data, axis, dtype, exclusive)
         if axis is None:
             data = builder.emit(relax.op.reshape(data, list(call.ty.shape)))
-            axis, sizes = 0, [math.prod(sizes)]
-        writer = _Scan(sizes, axis, combine, tirx.const(neutral, dtype), exclusive)
+            axis = 0
 
         def scan(x: Any) -> Any:
+            # The dynamic sizes of x have other variables here than in the module.
+            sizes = [extent(size) for size in x.shape]
+            writer = _Scan(sizes, axis, combine, tirx.const(neutral, dtype), exclusive)
             out = tirx.decl_buffer(x.shape, dtype, "scanned")
             return te.extern(
                 [x.shape], [x], lambda i, o: writer.write(i[0], o[0]), dtype=dtype, out_buffers=[out]
@@ -60,14 +61,14 @@ def scan_rule(compute: Any, combine: Combine, neutral: int) -> Any:
 
 
 class _Scan:
-    """Writes scans along `axis` of a tensor of shape `sizes`.
+    """Writes scans along `axis` of a tensor of shape `sizes`, at least 1 each, which may be dynamic.
 
     `combine`: the operator of two elements, whose neutral element is `neutral`. `exclusive`: each result
     leaves its own element out.
     """
 
     def __init__(
-        self, sizes: Sequence[int], axis: int, combine: Combine, neutral: Any, exclusive: bool
+        self, sizes: Sequence[Extent], axis: int, combine: Combine, neutral: Any, exclusive: bool
     ) -> None:
         self.before, self.length, self.last = list(sizes[:axis]), sizes[axis], axis == len(sizes) - 1
         self.row = math.prod(sizes[axis + 1 :])  # scans that are adjacent in memory
@@ -100,7 +101,7 @@ class _Scan:
         dtype = str(self.neutral.ty.dtype)
         lanes = _BLOCK * 8 // int(tvm.DataType(dtype).bits)
         whole_blocks, back = (self.length - 1) // lanes, int64(1 if self.exclusive else 0)
-        if whole_blocks:
+        if is_dynamic(whole_blocks) or whole_blocks:
             block, every = registers([lanes], dtype), ramp(int64(0), lanes)
             with serial(whole_blocks) as number:
                 last = number * int64(lanes)
