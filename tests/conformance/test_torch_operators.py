@@ -194,6 +194,12 @@ class Kinds(nn.Module):
         made += [x.clamp(0, 0.5), m.clamp(0, 2.5), x.clip(max=m.shape[0] - 1)]
         made += [x.clamp(-0.5, m.shape[0])]
         made += [short.amax(1), short @ short.mT, few.cumsum(1, dtype=few.dtype), odd.amin(0), short * short]
+        made += [torch.div(m * 10**10 - 7, m - 9, rounding_mode=mode) for mode in ("floor", "trunc")]
+        made += [m / 10.0 // 0.1, x * 1e6 % (x + 0.3), torch.fmod(x * 1e6, x - 0.3), x * 1e9 % m.shape[0]]
+        for kind in (torch.float16, torch.bfloat16):
+            steps, parts = (m * 9.7).to(kind), x.to(kind)
+            made += [torch.div(steps, by, rounding_mode="trunc") for by in (parts, 0.7, parts[0, 0])]
+            made += [steps // by for by in (parts, 0.1, parts[0, 0])]
         normal = torch.distributions.Normal(x, x.abs() + 0.1)
         chosen = torch.distributions.Categorical(logits=x)
         return *made, normal.log_prob(x * 0.5), chosen.entropy(), chosen.probs

@@ -18,7 +18,7 @@ from kiln.callbacks import structural_map, structural_walk
 from kiln.tir.vector_expr import cast, scalar
 
 TYPE = "bfloat16"
-_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max)
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 # Calls that move numbers without computing with them.
 _MOVES = ("tirx.if_then_else", "tirx.reinterpret")

@@ -11,7 +11,8 @@ rounding). Errors, over all float32 inputs in the tests' ranges: exp 2 ulp, log 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import tvm_ffi
@@ -19,7 +20,7 @@ from tvm import tirx
 from tvm.ir import Call, Expr, Op
 
 from kiln.callbacks import structural_map, structural_walk
-from kiln.tir import double_math, double_trigonometry, inverse_functions
+from kiln.tir import double_math, double_trigonometry, exact_remainder, inverse_functions
 from kiln.tir.large_angles import with_large
 from kiln.tir.op_names import op_name
 from kiln.tir.real_power import FloatFunctions, real_power
@@ -317,23 +318,25 @@ def _lower_call(let: Let, call: Call) -> Any:
 _FUNCTIONS = {*_UNARY, "pow"}
 
 
-def _calls(expr: Expr, names: Collection[str]) -> bool:
-    """Whether an expression or a statement calls one of the functions `names`."""
+def _is_lowered(expr: Expr) -> bool:
+    """Whether an expression or a statement calls one of `_FUNCTIONS`, or has a remainder of floats."""
 
-    def visit(call: Any) -> Any:
-        name = op_name(call)
-        return tvm_ffi.VisitInterrupt(name) if name in names else None
+    def visit(node: Any) -> Any:
+        is_call = isinstance(node, Call)
+        found = op_name(node) in _FUNCTIONS if is_call else exact_remainder.concerns(node)
+        return tvm_ffi.VisitInterrupt() if found else None
 
-    return structural_walk(expr, ((Call, visit),)) is not None
+    return structural_walk(expr, (((Call, tirx.Mod), visit),)) is not None
 
 
 def _lowered(let: Let, value: Any) -> Any:
-    return structural_map(value, ((Call, lambda call: _lower_call(let, call)),))
+    rules = ((Call, partial(_lower_call, let)), (tirx.Mod, partial(exact_remainder.lowered, let)))
+    return structural_map(value, rules)
 
 
 def _lower_statement(statement: tirx.Stmt) -> Any:
     """A statement with its value lowered, preceded by the statements that compute shared values."""
-    return rewritten_statement(statement, lambda value: _calls(value, _FUNCTIONS), _lowered)
+    return rewritten_statement(statement, _is_lowered, _lowered)
 
 
 def lower_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -341,6 +344,6 @@ def lower_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Runs after vectorisation, and after the last pass that simplifies expressions.
     """
-    if not _calls(func.body, _FUNCTIONS):
+    if not _is_lowered(func.body):
         return func
     return func.with_body(structural_map(func.body, ((STATEMENTS, _lower_statement),)))

@@ -12,6 +12,7 @@ import numpy as np
 from onnx import helper
 from tvm import DataType, relax
 
+from kiln.frontend.float_remainder import float_floor_mod
 from kiln.frontend.onnx.node import Node, prims, shape_expr
 
 op = relax.op
@@ -60,25 +61,16 @@ def is_inf(node: Node) -> Any:
 
 
 def mod(node: Node) -> Any:
-    """Mod: the sign of the divisor, or of the dividend with `fmod`; exact where x / y is below 2**29.
-
-    Floats are divided in a wider type, since a quotient just below an integer would otherwise round up to it.
-    """
+    """Mod: the sign of the divisor, or of the dividend with `fmod`; of floats exact."""
     x, y, dtype = node.tensor(0), node.tensor(1), _dtype(node.tensor(0))
     as_dividend = bool(node.attributes.get("fmod", 0))
     if not dtype.startswith(("float", "bfloat")):
         return op.mod(x, y) if as_dividend else op.floor_mod(x, y)
-    wide = "float64" if dtype in ("float32", "float64") else "float32"
-    emit, zero = node.builder.emit, relax.const(0.0, wide)
+    wide = dtype if dtype in ("float32", "float64") else "float32"
+    emit = node.builder.emit
     a, b = (operand if dtype == wide else emit(op.astype(operand, wide)) for operand in (x, y))
-    quotient = emit(op.divide(a, b))
-    rounded = emit(op.trunc(quotient) if as_dividend else op.floor(quotient))
-    remainder = emit(op.subtract(a, op.multiply(rounded, b)))
-    # Divided by an infinity, x remains, or, where the signs differ, the infinity.
-    differ = emit(op.logical_and(op.not_equal(a, zero), op.logical_xor(op.less(a, zero), op.less(b, zero))))
-    of_infinity = a if as_dividend else emit(op.where(differ, b, a))
-    result = emit(op.where(op.logical_and(op.isinf(b), op.isfinite(a)), of_infinity, remainder))
-    return result if dtype == wide else op.astype(result, dtype)
+    rest = emit(op.mod(a, b)) if as_dividend else float_floor_mod(emit, a, b)
+    return rest if dtype == wide else op.astype(rest, dtype)
 
 
 def bit_shift(node: Node) -> Any:

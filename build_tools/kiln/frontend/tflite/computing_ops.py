@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from kiln.frontend.float_remainder import float_floor_mod
 from kiln.frontend.tflite.angles import angle_of
 from kiln.frontend.tflite.int16_products import int16_matmul
 from kiln.frontend.tflite.operands import Grid, TfliteOperands, const
@@ -180,13 +181,15 @@ def check_equal_scales(node: TfliteOperands) -> Any:
     node.check_same_quantisation(0, 1)
 
 
-def on_stored_integers(operator: Any) -> Callable[[TfliteOperands], Any]:
-    """A converter of FLOOR_DIV or FLOOR_MOD of integers as stored: LiteRT ignores their quantisation."""
+def floor_mod(node: TfliteOperands) -> Any:
+    """FLOOR_MOD: exact of floats; of integers as stored, as LiteRT ignores their quantisation."""
+    x, y = node.raw(0), node.raw(1)
+    return float_floor_mod(node.emit, x, y) if node.dtype(0).startswith("float") else op.floor_mod(x, y)
 
-    def convert(node: TfliteOperands) -> Any:
-        return None if node.dtype(0).startswith("float") else operator(node.raw(0), node.raw(1))
 
-    return convert
+def floor_div(node: TfliteOperands) -> Any:
+    """FLOOR_DIV of integers as stored, as LiteRT ignores their quantisation; of floats left to TVM."""
+    return None if node.dtype(0).startswith("float") else op.floor_divide(node.raw(0), node.raw(1))
 
 
 def refusal(reason: str) -> Callable[[TfliteOperands], Any]:
@@ -310,8 +313,8 @@ CONVERTERS: dict[str, Callable[[TfliteOperands], Any]] = {
     "BUCKETIZE": bucketize,
     "EMBEDDING_LOOKUP": embedding_lookup,
     "ELU": elu,
-    "FLOOR_DIV": on_stored_integers(op.floor_divide),
-    "FLOOR_MOD": on_stored_integers(op.floor_mod),
+    "FLOOR_DIV": floor_div,
+    "FLOOR_MOD": floor_mod,
     "GELU": gelu,
     "L2_NORMALIZATION": l2_normalization,
     "LOCAL_RESPONSE_NORMALIZATION": local_response_normalization,

@@ -43,6 +43,7 @@ from kiln.frontend.torch.output_types import cast_outputs, output_types
 from kiln.frontend.torch.present import present
 from kiln.frontend.torch.promotion import with_explicit_types
 from kiln.frontend.torch.quantised import quantised
+from kiln.frontend.torch.quotients import QUOTIENTS
 from kiln.frontend.torch.recurrent import any_length, recurrent
 from kiln.frontend.torch.replaced import replaced
 from kiln.frontend.torch.resizes import resizes
@@ -86,9 +87,9 @@ def convert(path: Path, tools: str = "") -> bytes:
             dtypes = output_types(program)
             program = without_diagonal_writes(without_checks(program))
             tables = DYNAMIC_NUMBERS, EXACT_COUNTS, EXACT_NUMBERS, INTEGERS, LOSSES, WITHOUT_AXES
-            program = replaced(program, *tables, WIDE_FUNCTIONS, BYTE_IMAGES)
+            program = replaced(program, *tables, WIDE_FUNCTIONS, BYTE_IMAGES, QUOTIENTS)
             program = without_complex(program)
-            program = with_explicit_types(program)
+            program = replaced(with_explicit_types(program), QUOTIENTS)  # by sizes, which are tensors now
             from onnxscript import optimizer
 
             exported = torch.onnx.export(
