@@ -190,6 +190,7 @@ class Kinds(nn.Module):
         made += [torch.softmax(m, -1, dtype=torch.float32), torch.log_softmax(half, -1, dtype=torch.float32)]
         made += [torch.pow(m, x.abs()), torch.stack((m.int(), m)), torch.copysign(x, -1.0)]
         short, odd = m.short(), m > 2
+        made += [odd[:, :0].any(1), odd[:, :0].any(), odd.any(0), torch.any(m, (0, 1))]
         made += [odd.square(), odd**3, short**2, m**1.5]
         made += [x.clamp(0, 0.5), m.clamp(0, 2.5), x.clip(max=m.shape[0] - 1)]
         made += [x.clamp(-0.5, m.shape[0])]
@@ -257,6 +258,7 @@ class Matrices(nn.Module):
         made += [*L.qr(a), *L.qr(a[..., :2], mode="complete"), *L.qr(a[:, :2]), L.solve(a[0], b[0, :, 0])]
         made.append(L.solve_triangular(low, b, upper=False))
         made.append(L.solve_triangular(up, b.mT, upper=True, left=False))
+        made.append(L.tensorinv(a[0].reshape(3, 3, 1), ind=1))
         made += [L.matrix_exp(a), L.matrix_exp(a[0] * 0), L.matrix_exp(-a * 3)]
         return *made, L.solve_triangular(up, b, upper=True, unitriangular=True)
 

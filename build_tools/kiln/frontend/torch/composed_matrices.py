@@ -6,11 +6,13 @@ its choice of pivots. Axes before the last two may have any size, and be dynamic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from kiln.frontend.torch.matrices import check_size
 from kiln.frontend.torch.present import aten as own_operators
+from kiln.frontend.torch.replaced import Replacement
 
 
 def matrices() -> Mapping[Any, Callable[..., Any]]:
@@ -47,6 +49,14 @@ def lu_factor_ex(a: Any, pivot: bool = True, check_errors: bool = False) -> tupl
         a = torch.cat([head, torch.cat(below, -1)], -2)
     exchanged = torch.cat(pivots, -1).to(torch.int32)
     return a, exchanged, torch.zeros(a.shape[:-2], dtype=torch.int32)
+
+
+def tensorinv(a: Any, ind: int = 2) -> Any:
+    """aten::linalg_tensorinv: the inverse of a matrix of the first `ind` axes by the others."""
+    import torch
+
+    rows = math.prod(a.shape[:ind])
+    return torch.linalg.inv_ex(a.reshape(rows, -1)).inverse.reshape(*a.shape[ind:], *a.shape[:ind])
 
 
 def lu_unpack(
@@ -128,3 +138,7 @@ def triangular_solve(
         turned, self, upper=upper != transpose, unitriangular=unitriangular
     )
     return solution, a.clone()
+
+
+# PyTorch itself composes it of a check of values, too, which nothing would take out.
+TENSOR_INVERSES = Replacement(lambda *_: True, lambda aten: {aten.linalg_tensorinv.default: tensorinv})

@@ -22,6 +22,7 @@ from kiln.frontend.torch.checks import without_checks
 from kiln.frontend.torch.choices import choices
 from kiln.frontend.torch.complex_numbers import without_complex
 from kiln.frontend.torch.composed import composed
+from kiln.frontend.torch.composed_matrices import TENSOR_INVERSES
 from kiln.frontend.torch.convolutions import convolutions
 from kiln.frontend.torch.diagonals import without_diagonal_writes
 from kiln.frontend.torch.dynamic_numbers import DYNAMIC_NUMBERS
@@ -87,7 +88,7 @@ def convert(path: Path, tools: str = "") -> bytes:
             dtypes = output_types(program)
             program = without_diagonal_writes(without_checks(program))
             tables = DYNAMIC_NUMBERS, EXACT_COUNTS, EXACT_NUMBERS, INTEGERS, LOSSES, WITHOUT_AXES
-            program = replaced(program, *tables, WIDE_FUNCTIONS, BYTE_IMAGES, QUOTIENTS)
+            program = replaced(program, *tables, WIDE_FUNCTIONS, BYTE_IMAGES, QUOTIENTS, TENSOR_INVERSES)
             program = without_complex(program)
             program = replaced(with_explicit_types(program), QUOTIENTS)  # by sizes, which are tensors now
             from onnxscript import optimizer

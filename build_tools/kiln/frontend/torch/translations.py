@@ -6,7 +6,8 @@ any number of bags and of rows. scatter_reduce with the mode `mean`: the exporte
 each position instead of the mean. Floor divisions of dynamic sizes: the exporter writes ONNX's division,
 which rounds a negative quotient up. Squeeze of an axis that has other sizes than 1, which changes nothing in
 PyTorch, and is an error in ONNX. Copies of tensors that are broadcast: the exporter does not. Numbers of
-elements of tensors with dynamic sizes: the exporter has no conversion.
+elements of tensors with dynamic sizes: the exporter has no conversion. Whether any element is true, of none:
+the exporter says yes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from kiln.frontend.torch.present import aten as own_operators
 
 _SUM, _MEAN, _MAX = range(3)  # of torch.nn.functional.embedding_bag
 _LEAST = float("-inf")
+_INT64, _BOOL = 7, 9  # element types of ONNX
 
 
 def translations() -> Mapping[Any, Callable[..., Any]]:
@@ -31,12 +33,28 @@ def translations() -> Mapping[Any, Callable[..., Any]]:
         aten._embedding_bag.default: embedding_bag,
         aten._embedding_bag_forward_only.default: embedding_bag,
         aten.scatter_reduce.two: scatter_reduce,
+        aten.any.default: any_of,
+        aten.any.dim: any_of,
+        aten.any.dims: any_of,
         aten.copy.default: copy,
         aten.sym_numel.default: count,
         operator.floordiv: floor_division,
         aten.squeeze.dim: squeeze,
         aten.squeeze.dims: squeeze,
     }
+
+
+def any_of(self: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+    """aten::any: whether an element is not 0, and false of no elements, of which the exporter says true."""
+    from onnxscript import opset18 as op
+
+    axes = [dim] if isinstance(dim, int) else list(dim or ())
+    numbers = op.Cast(op.Cast(self, to=_BOOL), to=_INT64)
+    if axes and len(self.shape):
+        greatest = op.ReduceMax(numbers, op.Constant(value_ints=axes), keepdims=keepdim)
+    else:
+        greatest = op.ReduceMax(numbers, keepdims=keepdim) if len(self.shape) else numbers
+    return op.Greater(greatest, op.Constant(value_int=0))  # of no elements, the greatest is the least integer
 
 
 def copy(self: Any, src: Any, non_blocking: bool = False) -> Any:
