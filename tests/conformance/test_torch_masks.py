@@ -1,4 +1,4 @@
-"""Writes under a mask, `x[mask] = values`, of PyTorch models: their ONNX files in ONNX Runtime."""
+"""Writes under a mask, `x[mask] = values`, and counts of PyTorch models: their ONNX files in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -85,3 +85,27 @@ def test_writes_under_a_mask(tmp_path: Path, writes: list[Callable[[Any, Any], N
         for given in (x, -x.abs(), x.abs() + 1):
             for made, wanted in zip(session.run(None, {"x": given.numpy()}), net(given), strict=True):
                 np.testing.assert_array_equal(made, wanted.numpy())
+
+
+class Counts(torch.nn.Module):
+    """How often each expert is chosen."""
+
+    def forward(self, x: Any) -> Any:
+        chosen, first = x.topk(2, dim=-1).indices, x.argmax(-1)
+        made = [torch.bincount(chosen.flatten(), minlength=6), torch.bincount(first.int(), minlength=8)]
+        return *made, torch.bincount(x.argmin(1, keepdim=True).reshape(-1), minlength=6)
+
+
+def test_counts_of_places_have_a_fixed_size(tmp_path: Path) -> None:
+    import onnxruntime
+    from kiln.frontend.torch.export_stage import convert
+    from kiln.frontend.torch.trace_stage import export
+
+    path, rows = tmp_path / "net.pt2", torch.export.Dim("n", min=2, max=9)
+    path.write_bytes(export("net", Counts(), (torch.ones(4, 6),), ({0: rows},)))
+    file = convert(path)
+    assert "ReduceMax" not in {node.op_type for node in onnx.load_from_string(file).graph.node}
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    x = torch.randn(7, 6, generator=torch.Generator().manual_seed(0))
+    for made, wanted in zip(session.run(None, {"x": x.numpy()}), Counts()(x), strict=True):
+        np.testing.assert_array_equal(made, wanted.numpy())

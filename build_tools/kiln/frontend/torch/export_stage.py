@@ -24,6 +24,7 @@ from kiln.frontend.torch.complex_numbers import without_complex
 from kiln.frontend.torch.composed import composed
 from kiln.frontend.torch.composed_matrices import TENSOR_INVERSES
 from kiln.frontend.torch.convolutions import convolutions
+from kiln.frontend.torch.counts import counts
 from kiln.frontend.torch.diagonals import without_diagonal_writes
 from kiln.frontend.torch.dynamic_numbers import DYNAMIC_NUMBERS
 from kiln.frontend.torch.exact_numbers import EXACT_COUNTS, EXACT_NUMBERS
@@ -183,6 +184,7 @@ def _translations() -> dict[Any, Any]:
         grouped,
         quantised,
         convolutions,
+        counts,
         recurrent,
         scans,
         special,
