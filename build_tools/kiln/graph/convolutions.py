@@ -16,6 +16,7 @@ import tvm
 from tvm import relax
 
 from kiln.extents import shape_of
+from kiln.graph import pools
 from kiln.graph.bindings import CallRewriter, const, constant, integers, rewrite_calls
 from kiln.graph.conv3d import plain_conv3d
 
@@ -91,8 +92,9 @@ def _conv2d(_rewriter: CallRewriter, call: relax.Call) -> Any:
 
 
 def plain_convolutions(mod: tvm.IRModule) -> tvm.IRModule:
-    """Convert convolutions with constant kernels to conv2d of NHWC and HWIO."""
+    """Convert convolutions with constant kernels to conv2d of NHWC and HWIO, and pools along one axis."""
     rules: dict[str, Any] = {
+        **pools.RULES,
         "relax.nn.conv1d": _conv1d,
         "relax.nn.conv2d": _conv2d,
         "relax.nn.conv3d": plain_conv3d,

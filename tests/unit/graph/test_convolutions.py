@@ -42,6 +42,33 @@ def test_a_convolution_along_one_axis(stride: int, dilation: int, groups: int, p
     _close(mod, changed, (2, 6, 31))
 
 
+@pytest.mark.parametrize(
+    "pool",
+    [
+        lambda x: op.nn.max_pool1d(x, 3, 2, (1, 1)),
+        lambda x: op.nn.max_pool1d(x, 3, 1, (2, 2), dilation=2),
+        lambda x: op.nn.avg_pool1d(x, 4, 3, (1, 2), ceil_mode=True),
+        lambda x: op.nn.avg_pool1d(x, 5, 1, (2, 2), count_include_pad=True),
+    ],
+)
+def test_pools_along_one_axis(pool: Any) -> None:
+    mod = module([((2, 6, 31), "float32")], lambda x: op.nn.relu(pool(x)))
+    changed = plain_convolutions(mod)
+    assert "permute_dims" in operators(changed) and not any("1d" in name for name in operators(changed))
+    _close(mod, changed, (2, 6, 31))
+
+
+def test_a_chain_of_convolutions_and_pools_has_no_transpose_between() -> None:
+    def body(x: Any) -> Any:
+        x = op.nn.max_pool1d(op.nn.conv1d(x, _weights(9, 4, 3), padding=1), 3, 2, (1, 1))
+        return op.nn.avg_pool1d(op.nn.relu(op.nn.conv1d(x, _weights(7, 9, 3), padding=1)), 2, 2)
+
+    mod = module([((1, 4, 20), "float32")], body)
+    changed = simplify(mod)
+    assert operators(changed).count("permute_dims") == 2
+    _close(mod, changed, (1, 4, 20))
+
+
 def test_a_chain_of_them_has_no_transpose_between() -> None:
     def body(x: Any) -> Any:
         for channels in ((4, 9), (9, 7), (7, 5)):
