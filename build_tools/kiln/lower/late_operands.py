@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax
 
 from kiln.frontend import added_operators, loops
@@ -28,11 +29,12 @@ _ANCHORS = (_REDUCTION, _PRODUCT)
 
 @dataclass(frozen=True)
 class _GraphNode:
-    """A binding: its op_pattern, positions of the bindings it reads, number of loop marks up to it."""
+    """A binding: its op_pattern, positions of the bindings it reads, number of loop marks up to it, type."""
 
     pattern: int
     operands: list[int]
     segment: int
+    type: Any = None
 
 
 def late_operands(mod: tvm.IRModule) -> tvm.IRModule:
@@ -75,7 +77,7 @@ def _nodes(mod: tvm.IRModule, bindings: Sequence[Any]) -> list[_GraphNode]:
         operands = [position[var] for var in variables(binding.value) if var in position]
         called = operator(binding.value) == "relax.call_tir"
         pattern = int(mod[binding.value.args[0]].attrs["op_pattern"]) if called else OPAQUE
-        nodes.append(_GraphNode(pattern, operands, segment))
+        nodes.append(_GraphNode(pattern, operands, segment, binding.var.ty))
     return nodes
 
 
@@ -83,20 +85,22 @@ def _late_bindings(nodes: Sequence[_GraphNode]) -> set[int]:
     """Positions of the bindings to move; none moves into a loop, where it would run in each iteration.
 
     What is computed from a product stays, as it may be part of that product's group. What is computed from a
-    reduction, such as a scale from a maximum, moves.
+    reduction, such as a scale from a maximum, moves. So does one of several parts of a product, such as a
+    gate: to TVM a part that begins with the first element is elementwise, but fusion ends the group before.
     """
     anchor = [-1] * len(nodes)  # the last anchor from which a binding's elements are computed, or -1
     finishes = [False] * len(nodes)  # whether a binding's elements are computed from those of a product
-    readers: list[list[int]] = [[] for _ in nodes]
+    readers = _readers(nodes)
     for at, node in enumerate(nodes):
         if node.pattern in _ANCHORS:
             anchor[at] = at
             finishes[at] = node.pattern == _PRODUCT
         elif node.pattern <= _BROADCAST:
             anchor[at] = max((anchor[read] for read in node.operands), default=-1)
-            finishes[at] = any(finishes[read] for read in node.operands)
-        for read in node.operands:
-            readers[read].append(at)
+            finishes[at] = any(
+                finishes[read] and (len(readers[read]) == 1 or _same_shape(node, nodes[read]))
+                for read in node.operands
+            )
     joined = [-1] * len(nodes)  # the last anchor whose elements are combined with those of a binding, or -1
     for at in reversed(range(len(nodes))):
         for reader in readers[at]:
@@ -108,3 +112,18 @@ def _late_bindings(nodes: Sequence[_GraphNode]) -> set[int]:
         for at, node in enumerate(nodes)
         if node.pattern <= _INJECTIVE and not finishes[at] and joined[at] > at
     }
+
+
+def _readers(nodes: Sequence[_GraphNode]) -> list[list[int]]:
+    """The positions of the bindings that read each binding."""
+    readers: list[list[int]] = [[] for _ in nodes]
+    for at, node in enumerate(nodes):
+        for read in node.operands:
+            readers[read].append(at)
+    return readers
+
+
+def _same_shape(node: _GraphNode, other: _GraphNode) -> bool:
+    """Whether the results of two bindings are tensors of one shape."""
+    shapes = [getattr(one.type, "shape", None) for one in (node, other)]
+    return None not in shapes and tvm_ffi.structural_equal(*shapes)

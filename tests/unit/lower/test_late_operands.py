@@ -61,6 +61,23 @@ def test_an_operand_before_the_anchor(case: str, operator: Any) -> None:
     assert families in ({"conv2d"}, {"winograd"})
 
 
+@pytest.mark.parametrize("anchor", [product, convolution])
+def test_a_part_of_a_product_before_the_anchor(anchor: Any) -> None:
+    """A gate and what it multiplies are parts of one product: to TVM, the first part is elementwise."""
+
+    def body(x: Any) -> Any:
+        builder = relax.BlockBuilder.current()
+        both = builder.emit(op.matmul(x, const(NUMBERS.random((64, 128)))))
+        gate = builder.emit(op.strided_slice(both, [3], [0], [64]))
+        data = builder.emit(op.strided_slice(both, [3], [64], [128]))
+        return op.multiply(gate, builder.emit(anchor(builder.emit(op.nn.relu(data)))))
+
+    mod = module([((1, 64, 64, 64), "float32")], body)
+    steps = lower(relax.transform.Normalize()(mod), Lowering("m", load_target("aarch64"), "none"))
+    families = [kernel.family for kernel in steps.kernels if kernel.flops > 10**7]
+    assert len(families) >= 2 and set(families) <= {"conv2d", "winograd"}
+
+
 def test_nothing_moves_into_a_loop() -> None:
     """An operand from before a loop stays there; one of the same iteration moves after the product."""
     before, inside = _GraphNode(0, [], 0), _GraphNode(0, [], 1)
