@@ -24,7 +24,8 @@ def _in_one_line(make: Any) -> Any:
         attrs = call.attrs
         if str(attrs.layout) != "NCW" or str(attrs.out_layout) != "NCW":
             return None
-        batch, width, channels = shape_of(data := rewriter.emit(relax.op.permute_dims(call.args[0], _TURNED)))
+        data = rewriter.emit(relax.op.permute_dims(call.args[0], _TURNED))
+        batch, width, channels = shape_of(data)
         left, right = integers(attrs.padding)
         lines = rewriter.emit(
             make(
