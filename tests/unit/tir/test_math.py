@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,21 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from kiln.config import load_target
-from kiln.device.check.host_cpu import obstacle
-from kiln.emit.objects import compile_object
-from kiln.kernels.cpu import elementwise
-from kiln.lower.llvm_target import tvm_target
-from kiln.tir import abi
-from kiln.tir.builder import Machine
-from kiln.tir.fused import Fused
 from kiln.tir.math import lower_math
-from tvm import te, tirx
+from tvm import tirx
 from tvm.script import tirx as script
+
+from .elements import elements_of
 
 Array = npt.NDArray[Any]
 Function = Callable[[Any], Any]
-MACHINE = Machine(vector_bits=128, registers=16, in_order=False, l2_bytes=1 << 18, parallel=False)
 
 
 def evaluate(function: Function, x: Array, folder: Path) -> Array:
@@ -37,25 +29,7 @@ def evaluate(function: Function, x: Array, folder: Path) -> Array:
 
 def compute(element: Callable[[Any, Any], Any], x: Array, folder: Path) -> Array:
     """element(x, i) for each i, by a kernel of its own for x86_64_v2."""
-    target = load_target("x86_64_v2").for_variant("v2")
-    reason = obstacle(target)
-    if reason is not None:
-        pytest.skip(reason)
-    data = te.placeholder([tirx.IntImm("int64", x.size)], str(x.dtype), name="data")
-    result = te.compute(data.shape, lambda i: element(data, i), name="result")
-    fused = Fused(te.create_prim_func([data, result]))
-    kernel, _ = elementwise.make(fused, fused.nests[-1], fused.params, MACHINE)
-    lowered = abi.lower(kernel, tvm_target(target))
-    folder.mkdir(exist_ok=True)
-    path = folder / "kernel.o"
-    compile_object({"kernel": lowered.func.with_attr("global_symbol", "kernel")}, target, path)
-    # -nostdlib -z defs: any call of a library is an error here
-    library = path.with_suffix(".so")
-    command = ["cc", "-shared", "-nostdlib", "-Wl,-z,defs", "-o", library, path]
-    subprocess.run(command, check=True)
-    out = np.zeros_like(x)
-    ctypes.CDLL(str(library)).kernel(ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(out.ctypes.data))
-    return out
+    return elements_of(element, [x], 128, folder)
 
 
 def ulps(got: Array, want: Array) -> float:
