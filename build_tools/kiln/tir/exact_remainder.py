@@ -15,6 +15,7 @@ The result has the sign of x; of an infinite x, a y of 0 and NaN it is NaN; of a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,7 @@ from kiln.tir.vector_expr import (
     i32,
     i64,
     in_lanes,
-    ramp,
+    lane_by_lane,
     register,
     reinterpreted,
     scalar,
@@ -70,19 +71,24 @@ def lowered(let: Let, node: Any) -> Any:
 def _remainder(let: Let, x: Expr, y: Expr) -> Expr:
     """fmod(x, y) of two numbers, or vectors, of float32 or float64."""
     lanes = int(tvm.DataType(str(x.ty.dtype)).lanes)
-    x, y = let(x, "x", _itself), let(y, "y", _itself)
+    x, y = let(x, "x"), let(y, "y")
     if lanes > 1 and scalar(x) == "float32":
         return _of_vectors(let, x, y, lanes)
     declaration, store, load = register(x, "rest")
     let.statements.extend([declaration, store(x)])
-    let.statements.append(_of_numbers(x, y, store) if lanes == 1 else _lane_by_lane(x, y, store, lanes))
+    if lanes == 1:
+        let.statements.append(_of_numbers(x, y, store))
+    else:
+        let.statements.append(
+            lane_by_lane((y, x), (store,), lambda of, put: _of_numbers(of[1], of[0], put[0]))
+        )
     return load
 
 
 def _of_vectors(let: Let, x: Expr, y: Expr, lanes: int) -> Expr:
     """The remainders of vectors of float32; the loop is for lanes whose quotient has more than 29 bits."""
     # In this order, NaN stays NaN. A greater number stands for infinity: its product with 0 is 0.
-    divisor = let(tirx.min(f64(_BEYOND), tirx.abs(cast("float64", y))), "divisor", _itself)
+    divisor = let(tirx.min(f64(_BEYOND), tirx.abs(cast("float64", y))), "divisor")
     declaration, store, rest = register(divisor, "rest")
     let.statements.extend([declaration, store(tirx.abs(cast("float64", x))), _step(rest, divisor, store)])
     unfinished: Any = rest >= divisor
@@ -96,28 +102,18 @@ def _step(rest: Expr, divisor: Expr, store: Any) -> Any:
     """The statement that subtracts from the rest its quotient's 29 leading bits, times the divisor."""
     statements: list[Any] = []
     let = Let(statements)
-    quotient = let(rest / divisor, "quotient", _itself)
+    quotient = let(rest / divisor, "quotient")
     leading = reinterpreted(reinterpreted(quotient, "int64") & in_lanes(i64(-(1 << 24)), quotient), "float64")
     whole = cast("float64", cast("int32", quotient))
-    count = let(select(quotient < f64(2.0**28), whole, leading), "count", _itself)
+    count = let(select(quotient < f64(2.0**28), whole, leading), "count")
     statements.append(store(rest - count * divisor))
     return tirx.SeqStmt(statements)
 
 
-def _lane_by_lane(x: Expr, y: Expr, store: Any, lanes: int) -> Any:
-    """The statement that stores the remainders of vectors, each lane by itself, through copies in memory."""
-    lane, every = tirx.Var("lane", "int64"), ramp(i64(0), lanes)
-    copies = [tirx.decl_buffer([lanes], scalar(x), "lanes", scope="local") for _ in range(2)]
-    a, b = (tirx.BufferLoad(copy, [lane]) for copy in copies)
-    return tirx.SeqStmt([
-        *(tirx.AllocBuffer(copy) for copy in copies),
-        *(tirx.BufferStore(copy, value, [every]) for copy, value in zip(copies, (x, y), strict=True)),
-        tirx.For(
-            lane, i64(0), i64(lanes), tirx.ForKind.SERIAL,
-            _of_numbers(a, b, lambda value: tirx.BufferStore(copies[0], value, [lane])),
-        ),
-        store(tirx.BufferLoad(copies[0], [every])),
-    ])  # fmt: skip
+def _of_lane(operands: Sequence[Expr], stores: Sequence[Any]) -> Any:
+    """The statement that stores the remainder of one lane of y and x."""
+    y, x = operands
+    return _of_numbers(x, y, stores[0])
 
 
 def _of_numbers(x: Expr, y: Expr, store: Any) -> Any:
@@ -130,10 +126,8 @@ def _of_numbers(x: Expr, y: Expr, store: Any) -> Any:
     let = Let(statements)
     sizes = of.number((1 << of.bits - 1) - 1)
     infinity = of.number(((1 << of.bits - of.stored - 1) - 1) << of.stored)
-    a, b = (let(reinterpreted(value, of.word) & sizes, "bits", _itself) for value in (x, y))
-    sign = let(
-        (reinterpreted(x, of.word) >> of.number(of.bits - 1)) << of.number(of.bits - 1), "sign", _itself
-    )
+    a, b = (let(reinterpreted(value, of.word) & sizes, "bits") for value in (x, y))
+    sign = let((reinterpreted(x, of.word) >> of.number(of.bits - 1)) << of.number(of.bits - 1), "sign")
     finite = tirx.all(a < infinity, b <= infinity, b > of.number(0))
     divided = tirx.IfThenElse(
         finite, _divided(a, b, sign, of, store), store(tirx.FloatImm(scalar(x), float("nan")))
@@ -156,7 +150,7 @@ def _divided(a: Expr, b: Expr, sign: Expr, of: _FloatBits, store: Any) -> Any:
     declare_rest, store_rest, rest = register(whole, "rest")
     declare_left, store_left, left = register(exponent, "left")
     inner: list[Any] = []
-    count = Let(inner)(tirx.min(left, of.number(room)), "count", _itself)
+    count = Let(inner)(tirx.min(left, of.number(room)), "count")
     inner += [store_rest(tirx.Mod(rest << count, divisor)), store_left(left - count)]
     statements += [
         declare_rest, declare_left, store_rest(tirx.Mod(whole, divisor)), store_left(exponent - least),
@@ -177,12 +171,8 @@ def _divided(a: Expr, b: Expr, sign: Expr, of: _FloatBits, store: Any) -> Any:
 def _parts(let: Let, bits: Expr, of: _FloatBits) -> tuple[Expr, Expr]:
     """The whole mantissa and the exponent, at least 1, of a finite number without a sign."""
     leading = of.number(1 << of.stored)
-    exponent = let(bits >> of.number(of.stored), "exponent", _itself)
+    exponent = let(bits >> of.number(of.stored), "exponent")
     mantissa = bits & (leading - of.number(1))
     normal = exponent > of.number(0)
-    whole = let(select(normal, mantissa | leading, bits), "whole", _itself)
-    return whole, let(tirx.max(exponent, of.number(1)), "exponent", _itself)
-
-
-def _itself(value: Expr) -> Expr:
-    return value
+    whole = let(select(normal, mantissa | leading, bits), "whole")
+    return whole, let(tirx.max(exponent, of.number(1)), "exponent")

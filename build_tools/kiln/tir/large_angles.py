@@ -15,7 +15,7 @@ import tvm
 from tvm import tirx
 from tvm.ir import Expr
 
-from kiln.tir.vector_expr import Let, cast, f32, i32, i64, ramp, register, reinterpreted, scalar, select
+from kiln.tir.vector_expr import Let, cast, f32, i32, i64, lane_by_lane, register, reinterpreted, select
 
 Store = Callable[[Expr], Any]  # makes the statement that stores a value
 
@@ -41,46 +41,26 @@ def with_large(let: Let, x: Expr, rest: Expr, quarter: Expr) -> tuple[Expr, Expr
         branch = _reduced(x, *stores)
     else:
         is_large = tirx.call_llvm_pure_intrin("bool", f"llvm.vector.reduce.or.v{lanes}i1", is_large)
-        branch = _lane_by_lane(x, loads, stores, lanes)
+        branch = lane_by_lane((x, *loads), stores, _where_large)
     let.statements.append(tirx.IfThenElse(is_large, branch, None))
     return loads
 
 
-def _lane_by_lane(x: Expr, loads: Sequence[Expr], stores: Sequence[Store], lanes: int) -> Any:
-    """The statement that replaces the rests and quarters of the large lanes of x.
-
-    It works on copies in memory, so that the values themselves stay in registers.
-    """
-    lane, every = tirx.Var("lane", "int64"), ramp(i64(0), lanes)
-    values = (x, *loads)
-    copies = [tirx.decl_buffer([lanes], scalar(value), "lanes", scope="local") for value in values]
-    angle = tirx.BufferLoad(copies[0], [lane])
-    reduced = _reduced(angle, *(_store_at(copy, lane) for copy in copies[1:]))
-    return tirx.SeqStmt([
-        *(tirx.AllocBuffer(copy) for copy in copies),
-        *(tirx.BufferStore(copy, value, [every]) for copy, value in zip(copies, values, strict=True)),
-        tirx.For(
-            lane, i64(0), i64(lanes), tirx.ForKind.SERIAL,
-            tirx.IfThenElse(tirx.abs(angle) >= f32(LIMIT), reduced, None),
-        ),
-        *(store(tirx.BufferLoad(copy, [every])) for copy, store in zip(copies[1:], stores, strict=True)),
-    ])  # fmt: skip
-
-
-def _store_at(buffer: Any, index: Expr) -> Store:
-    return lambda value: tirx.BufferStore(buffer, value, [index])
+def _where_large(lanes: Sequence[Expr], stores: Sequence[Store]) -> Any:
+    """The statement that replaces the rest and the quarter of an angle if that is large."""
+    return tirx.IfThenElse(tirx.abs(lanes[0]) >= f32(LIMIT), _reduced(lanes[0], *stores), None)
 
 
 def _reduced(x: Expr, store_rest: Store, store_quarter: Store) -> Any:
     """The statement that stores the rest and the quarter of one float32 x."""
     statements: list[Any] = []
     let = Let(statements)
-    bits = let(reinterpreted(tirx.abs(x), "int32"), "bits", _itself)
+    bits = let(reinterpreted(tirx.abs(x), "int32"), "bits")
     turn, below = _turn(let, bits & i32(0x7FFFFF) | i32(0x800000), (bits >> i32(23)) - i32(120))
-    quarter = let(cast("int32", (turn + i64(1 << 29)) >> i64(30)), "quarter", _itself)
+    quarter = let(cast("int32", (turn + i64(1 << 29)) >> i64(30)), "quarter")
     fraction = cast("float32", cast("int32", ((turn << i64(2)) | (below >> i64(30))) & i64(_WORD)))
     more = cast("float32", cast("int32", (below & i64((1 << 30) - 1)) >> i64(6)))
-    rest = let((fraction + more * f32(2.0**-24)) * f32(math.pi * 2.0**-33), "rest", _itself)
+    rest = let((fraction + more * f32(2.0**-24)) * f32(math.pi * 2.0**-33), "rest")
     negative = x < f32(0.0)
     signed = select(negative, f32(0.0) - rest, rest)
     statements += [
@@ -96,12 +76,12 @@ def _turn(let: Let, whole: Expr, position: Expr) -> tuple[Expr, Expr]:
     Two words, as int64: the fraction of a turn in units of 2**-32, and in units of 2**-64.
     """
     word, shift = position >> i32(5), cast("uint32", position & i32(31))
-    first, second, third = (let(_chosen(word, _BITS[skip : skip + 5]), "bits", _itself) for skip in range(3))
+    first, second, third = (let(_chosen(word, _BITS[skip : skip + 5]), "bits") for skip in range(3))
     high, low = _joined(first, second, shift), _joined(second, third, shift)
-    whole = let(cast("int64", whole), "whole", _itself)
-    product = let(whole * cast("int64", low), "low", _itself)
+    whole = let(cast("int64", whole), "whole")
+    product = let(whole * cast("int64", low), "low")
     carried = whole * cast("int64", high) + (product >> i64(32))
-    return let(carried & i64(_WORD), "turn", _itself), product & i64(_WORD)
+    return let(carried & i64(_WORD), "turn"), product & i64(_WORD)
 
 
 def _chosen(number: Expr, words: Sequence[int]) -> Expr:
@@ -117,7 +97,3 @@ def _joined(first: Expr, second: Expr, shift: Expr) -> Expr:
     """The 32 bits from bit `shift` < 32 on of two words of 32 bits."""
     one, all_but_one = tirx.IntImm("uint32", 1), tirx.IntImm("uint32", 31)
     return (first << shift) | ((second >> one) >> (all_but_one - shift))
-
-
-def _itself(value: Expr) -> Expr:
-    return value

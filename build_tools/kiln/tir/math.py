@@ -123,7 +123,7 @@ def _log(let: Let, x: Expr, subnormal: bool) -> Expr:
     def fraction(x: Expr, bits: Expr, e: Expr) -> Expr:
         mantissa = reinterpreted(bits - (e << i32(23)), "float32")
         whole = e - select(x < normal, i32(23), i32(0)) if subnormal else e
-        exponent = let(cast("float32", whole), "exponent", lambda exponent: exponent)
+        exponent = let(cast("float32", whole), "exponent")
         return let(mantissa - f32(1.0), "f", lambda f: series(x, exponent, f))
 
     def series(x: Expr, exponent: Expr, f: Expr) -> Expr:

@@ -112,13 +112,41 @@ class Let:
 
     statements: list[Any]
 
-    def __call__(self, value: Expr, name: str, body: Callable[[Expr], Expr]) -> Expr:
-        """The expression body(value); the register is called `name`."""
+    def __call__(self, value: Expr, name: str, body: Callable[[Expr], Expr] = lambda value: value) -> Expr:
+        """The expression body(value), or the value without a body; the register is called `name`."""
         if isinstance(value, tirx.Var | TensorLoad):
             return body(value)
         declaration, store, load = register(value, name)
         self.statements.extend([declaration, store(value)])
         return body(load)
+
+
+def lane_by_lane(
+    values: Sequence[Expr],
+    stores: Sequence[Callable[[Expr], Any]],
+    body: Callable[[Sequence[Expr], Sequence[Callable[[Expr], Any]]], Any],
+) -> Any:
+    """The statement that computes each lane of the last of `values`, vectors of one length, by itself.
+
+    body(lane of each value, function for each result) makes the statement for one lane; the functions make
+    statements that store its results. `stores` do so for the vectors, of as many values as they are. The
+    lanes are copies in memory, so that the vectors themselves stay in registers.
+    """
+    lanes = int(tvm.DataType(str(values[0].ty.dtype)).lanes)
+    lane, every = tirx.Var("lane", "int64"), ramp(i64(0), lanes)
+    copies = [tirx.decl_buffer([lanes], scalar(value), "lanes", scope="local") for value in values]
+    results = copies[len(values) - len(stores) :]
+
+    def store_at(buffer: Any) -> Callable[[Expr], Any]:
+        return lambda value: tirx.BufferStore(buffer, value, [lane])
+
+    loop = body([tirx.BufferLoad(copy, [lane]) for copy in copies], [store_at(result) for result in results])
+    return tirx.SeqStmt([
+        *(tirx.AllocBuffer(copy) for copy in copies),
+        *(tirx.BufferStore(copy, value, [every]) for copy, value in zip(copies, values, strict=True)),
+        tirx.For(lane, i64(0), i64(lanes), tirx.ForKind.SERIAL, loop),
+        *(store(tirx.BufferLoad(result, [every])) for result, store in zip(results, stores, strict=True)),
+    ])  # fmt: skip
 
 
 def floor(let: Let, x: Expr) -> Expr:

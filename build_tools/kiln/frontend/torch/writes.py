@@ -71,9 +71,8 @@ def _under_mask(self: Any, axis: int, mask: Any, values: Any, accumulate: bool) 
 
     rank, masked = len(self.shape), len(mask.shape)
     after = rank - axis - masked
-    counted = (
-        len(values.shape) - after - 1
-    )  # the axis of `values` for the true elements; negative: it has none
+    # The axis of `values` for the true elements; negative: it has none.
+    counted = len(values.shape) - after - 1
     if (accumulate and int(self.dtype) == _BOOL) or (not masked and counted >= 0):
         return None
     if counted < 0 or values.shape[counted] == 1:  # all true elements receive the same values
