@@ -10,16 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kiln.frontend.torch.present import aten as own_operators
 from kiln.frontend.torch.replaced import Replacement
 
 
-def _applies(_: Any, values: Sequence[Any]) -> bool:
-    """Whether the operands of a call are tensors of real numbers, or numbers, and no dynamic sizes."""
+def _applies(operator: Any, values: Sequence[Any]) -> bool:
+    """Whether the exporter converts a call wrongly: of real numbers, no dynamic sizes among them.
+
+    Of integers it converts the remainder and torch.floor_divide rightly.
+    """
     import torch
 
+    aten, sizes = own_operators(), (torch.SymInt, torch.SymFloat)
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    sizes = (torch.SymInt, torch.SymFloat)
-    return not any(one.is_complex() for one in tensors) and not any(isinstance(one, sizes) for one in values)
+    if any(one.is_complex() for one in tensors) or any(isinstance(one, sizes) for one in values):
+        return False
+    rounds = operator in (aten.div.Scalar_mode, aten.div.Tensor_mode)
+    return rounds or torch.result_type(*values[:2]).is_floating_point
 
 
 def _rules(aten: Any) -> Mapping[Any, Callable[..., Any]]:
@@ -27,19 +34,12 @@ def _rules(aten: Any) -> Mapping[Any, Callable[..., Any]]:
     return {
         aten.div.Scalar_mode: _divided,
         aten.div.Tensor_mode: _divided,
-        aten.floor_divide.default: _floor_divided,
-        aten.floor_divide.Scalar: _floor_divided,
+        aten.floor_divide.default: _floor,
+        aten.floor_divide.Scalar: _floor,
         aten.remainder.Scalar: _remainder,
         aten.remainder.Scalar_Tensor: _remainder,
         aten.remainder.Tensor: _remainder,
     }
-
-
-def _floor_divided(x: Any, y: Any) -> Any:
-    """torch.floor_divide of floats; of integers, the exporter's conversion is right."""
-    import torch
-
-    return _floor(x, y) if torch.result_type(x, y).is_floating_point else NotImplemented
 
 
 def _operands(x: Any, y: Any) -> tuple[Any, Any]:
@@ -85,8 +85,6 @@ def _remainder(x: Any, y: Any) -> Any:
     """torch.remainder of floats: C's fmod, then plus y where the signs differ."""
     import torch
 
-    if not torch.result_type(x, y).is_floating_point:
-        return NotImplemented
     a, b = _operands(x, y)
     rest = torch.fmod(a, b)
     return torch.where(_differ(rest, b), rest + b, rest).to(torch.result_type(x, y))
