@@ -68,6 +68,7 @@ def test_plain(target: str, tmp_path: Path) -> None:
     assert FAMILY in plain(target, tmp_path).families
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("variant", ["v3", pytest.param("v4", marks=HEAVY)])
 def test_variants(variant: str, tmp_path: Path) -> None:
     """Variants divide the work alike, and share the scratch memory of the larger one."""
@@ -121,6 +122,7 @@ def test_masks(instead: float | None, tmp_path: Path) -> None:
     close(np.nan_to_num(got), np.nan_to_num(want), 2e-6)
 
 
+@pytest.mark.heavy
 def test_one_key_for_all_heads_and_transposed_values(tmp_path: Path) -> None:
     """Keys that all heads share, stored as columns; values whose columns are apart, and are packed."""
     q, k, v = _uniform(1, 3, QUERIES, 24), _uniform(1, 24, KEYS), _uniform(1, 33, KEYS)

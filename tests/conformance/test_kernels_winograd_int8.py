@@ -70,6 +70,7 @@ def test_every_bit_of_the_sums(name: str, step: int, tmp_path: Path) -> None:
     _check(Compiled(_module(cases), runnable_alone(name), tmp_path, winograd="f2").load(), cases)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "variant", ["v2", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("v3", "v4"))]
 )

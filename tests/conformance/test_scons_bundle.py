@@ -55,7 +55,7 @@ def test_manifest_and_archive_hold_what_the_folder_holds(built: Path, target: st
     assert contents(tmp_path / "resnet") == contents(built / target / "resnet")
 
 
-@pytest.mark.heavy  # in the gate test_scons_installed.py compares with what an installed Kiln builds
+@pytest.mark.heavy  # in the gate, tests/unit/tir/test_abi.py compares kernels made twice
 @pytest.mark.parametrize(
     ("targets", "empty"), [(["x86_64"], False), (["x86_64", "aarch64"], True)], ids=["kept", "empty"]
 )
@@ -73,8 +73,8 @@ def test_two_builds_in_two_folders_are_the_same_bytes(
         assert [name for name in ours if ours[name] != theirs[name]] == []
 
 
-# In the gate `built` itself comes out of the cache that other tests fill; test_scons_installed.py compares
-# it with a build of its own; tests/unit/scons/test_cache.py tells which stages run.
+# In the gate `built` itself comes out of the cache that other tests fill, and tests/unit/scons/test_cache.py
+# tells which stages run.
 @pytest.mark.heavy
 def test_a_build_out_of_the_cache_of_another_folder_is_the_same_bytes(built: Path, tmp_path: Path) -> None:
     second_tree = copy_tree(tmp_path / "elsewhere")
@@ -161,6 +161,7 @@ def check(program: Path, bundle: Path, **environment: str) -> None:
     assert len(got) == len(want) and max(abs(a - b) for a, b in zip(got, want, strict=True)) <= 1
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
 def test_cmake_finds_a_bundle(bundle: Path, tmp_path: Path) -> None:
     for command in (

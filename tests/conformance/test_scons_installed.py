@@ -141,6 +141,7 @@ def test_tests_and_files_of_the_users_own(python: Path, project: Path, environme
     assert (project / "build/own_board/own_net/manifest.json").exists()
 
 
+@pytest.mark.heavy
 def test_the_command_kiln(python: Path, environment: dict[str, str], tmp_path: Path) -> None:
     """From a folder without models: a listing, a build, the bundle as a Python function, and an error."""
 

@@ -84,6 +84,7 @@ _INTEGERS = """
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.heavy)])
 def test_cores_without_an_fpu_compute_integers(half: int) -> None:
     chosen = [case for case in cases() if case.name in _INTEGERS.split()]

@@ -21,6 +21,7 @@ from kiln.toolchain import compiler_command
 
 from .building import Project, write_small_network
 
+pytestmark = pytest.mark.heavy
 PAGE = 16384
 ANDROID = data_dir("runtime_c") / "android"
 NAMES = {
@@ -32,9 +33,7 @@ NAMES = {
 POLICIES = ("threads_pthread", "platform_posix", "crc_sliced")
 
 
-@pytest.fixture(
-    scope="module", params=["android_arm64", pytest.param("android_x86_64", marks=pytest.mark.heavy)]
-)
+@pytest.fixture(scope="module", params=["android_arm64", "android_x86_64"])
 def target(request: pytest.FixtureRequest) -> str:
     """The name of a target for Android."""
     return str(request.param)
@@ -83,7 +82,6 @@ def _checked(path: Path) -> dict[str, list[str]]:
         }  # fmt: skip
 
 
-@pytest.mark.heavy
 def test_the_library_is_as_the_linker_takes_it(project: Project, target: str) -> None:
     facts = _checked(project.bundle(target, "net").shared_library)
     assert set(facts["needed"]) <= {"libc.so", "libm.so"} and facts["soname"] == ["libnet.so"]

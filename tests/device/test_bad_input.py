@@ -182,6 +182,7 @@ def test_a_models_budget(project: Project, refused: Refused) -> None:
     assert no_bundle(project, "x86_64", "tight")
 
 
+@pytest.mark.heavy
 def test_a_picture(project: Project, refused: Refused) -> None:
     write_small_network(project.folder / "fine.onnx")
     assert refused("x86_64", "fine.onnx", "run", "image=absent.png") == "image 'absent.png': no such file"
@@ -272,6 +273,7 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     assert len(lines) > 2, "the disk is always full at the same place"
 
 
+@pytest.mark.heavy
 def test_a_file_size_limit(tmp_path: Path) -> None:
     """A build ends in one line if no file may grow beyond 20,000 bytes, which needs no mount."""
     project = Project(tmp_path)

@@ -28,6 +28,7 @@ def compare(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
 
 
+@pytest.mark.heavy
 def test_a_model_beside_its_reference(at_home: Project, tmp_path: Path) -> None:
     """On this machine as a device, which names the target and is found by its name."""
     network(tmp_path / "net.onnx")

@@ -73,6 +73,7 @@ def test_rows(project: Project, sizes: str, softmax: int, first: str) -> None:
     assert interface["outputs"][0]["shape"] == ["n", 3]
 
 
+@pytest.mark.heavy
 def test_stages_write_exactly_the_files_that_they_declare(project: Project) -> None:
     _model(project, "peak", PEAK + LOW, *PORTS, "{pad: 32}")
     project.make("target=x86_64", "model=peak", "test")

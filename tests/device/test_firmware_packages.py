@@ -79,6 +79,7 @@ def text(packages: dict[str, zipfile.ZipFile], kind: str, name: str) -> str:
     return files(packages, kind)[name].decode()
 
 
+@pytest.mark.heavy
 def test_every_kind_is_made(packages: dict[str, zipfile.ZipFile]) -> None:
     assert sorted(packages) == sorted((*KINDS, "joint"))
 

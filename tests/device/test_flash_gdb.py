@@ -169,6 +169,7 @@ def firmware(folder: Path, kernels: str = tiny.KERNELS) -> Path:
     return out
 
 
+@pytest.mark.heavy
 def test_a_model_is_flashed_and_computes_its_golden_vectors(
     board: Path, built: BuiltBundle, tmp_path: Path
 ) -> None:

@@ -48,6 +48,7 @@ def test_only_what_is_new_is_copied(desk: DeviceStages, bundles: Pair) -> None:
     assert mode == 0o444 and (versions / third["version"] / "manifest.json").stat().st_nlink > 1
 
 
+@pytest.mark.heavy
 def test_a_version_of_the_same_second_is_another(desk: DeviceStages, bundles: Pair) -> None:
     """A bundle that is flashed again while its earlier version is there, as twice within a second."""
     identity = desk.flashed(bundles[0])["version"].partition("-")[2]
@@ -59,6 +60,7 @@ def test_a_version_of_the_same_second_is_another(desk: DeviceStages, bundles: Pa
     assert in_use(desk.folder) == bundles[0].id
 
 
+@pytest.mark.heavy
 def test_back_and_no_further(desk: DeviceStages, bundles: Pair) -> None:
     assert "no bundle of 'tiny' is installed there" in desk.installed("rollback").stderr
     desk.flashed(bundles[0])
@@ -69,6 +71,7 @@ def test_back_and_no_further(desk: DeviceStages, bundles: Pair) -> None:
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and in_use(desk.folder) == bundles[0].id
 
 
+@pytest.mark.heavy
 def test_what_is_damaged_is_found_and_mended(desk: DeviceStages, bundles: Pair) -> None:
     desk.flashed(bundles[0])
     library = desk.folder / "store/tiny/current/lib/libtiny.a"

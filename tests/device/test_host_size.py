@@ -85,6 +85,7 @@ def test_a_kernel_s_bytes_are_those_of_the_linked_image(make: Maker) -> None:
     assert size(bundle)[2] == figures
 
 
+@pytest.mark.heavy
 def test_parameters_in_the_image_cost_flash_and_in_a_file_too(make: Maker) -> None:
     target = tiny.gcc_target("x86_64_v2")
     _, _, embedded = size(make(target))

@@ -275,6 +275,7 @@ def test_external_libraries_are_refused(tmp_path: Path) -> None:
         made(tmp_path, base_target("x86_64"), other)
 
 
+@pytest.mark.heavy
 def test_code_that_cannot_move_is_refused(tmp_path: Path) -> None:
     """Variables, and constants that code finds by a fixed address."""
     target = base_target("x86_64")

@@ -75,6 +75,7 @@ def save_pair(folder: Path) -> None:
         save_network(folder / f"{name}.onnx", nodes, {"x": [4, 32]}, {"y": [4, 32]}, weights)
 
 
+@pytest.mark.heavy
 def test_two_models_in_one_program(project: Project, tmp_path: Path) -> None:
     save_pair(project.folder)
     words = ("target=x86_64", "model=one.onnx,two.onnx")

@@ -159,6 +159,7 @@ OPERATOR = OwnOperator(
 """
 
 
+@pytest.mark.heavy
 def test_a_function_that_only_a_library_has(alone: Project) -> None:
     (alone.folder / "operators").mkdir()
     (alone.folder / "operators" / "length.py").write_text(LIBRARY, encoding="utf-8")

@@ -178,6 +178,7 @@ def variables_file(path: Path) -> None:
     file.write(path)
 
 
+@pytest.mark.heavy
 def test_variables_of_a_tflite_file(project: Project) -> None:
     """On this machine, and on an emulated Cortex-M4 without an operating system."""
     variables_file(project.folder / "totals.tflite")
@@ -230,6 +231,7 @@ def test_compare_keeps_the_state_of_a_sequence(cell: Path, monkeypatch: pytest.M
     assert len(compared.rows) > 40 and all(row.difference.passed for row in compared.rows)
 
 
+@pytest.mark.heavy
 def test_samples_of_an_evaluation_follow_one_another(
     project: Project, cell: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

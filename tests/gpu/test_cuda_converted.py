@@ -106,6 +106,7 @@ def test_converted_inputs(folder: Path) -> None:
     }
 
 
+@pytest.mark.heavy
 def test_failures_of_the_driver(folder: Path, tmp_path: Path) -> None:
     """Of the copy of a pinned input and of the conversions, of which the last input has two launches."""
     _run(folder, log=tmp_path / "calls")

@@ -62,6 +62,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     return Kernels(lowered, CUDA, tmp_path_factory.mktemp("conditions"))
 
 
+@pytest.mark.heavy
 def test_each_element_is_chosen_by_its_own_condition(kernels: Kernels) -> None:
     random = np.random.default_rng(5)
     a, b = (

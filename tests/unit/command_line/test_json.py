@@ -285,6 +285,7 @@ def test_a_name_that_is_not_utf8_is_refused(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err.startswith("kiln: error: 'n\\udce4t.onnx': not UTF-8, in which paths ")
 
 
+@pytest.mark.heavy
 def test_the_reader_of_an_errors_json_may_end() -> None:
     """`kiln ... --json | head -1` prints no traceback."""
     reader, writer = os.pipe()

@@ -56,6 +56,7 @@ HEADERS = """assert complex ctype errno fenv float inttypes iso646 limits locale
     sys/types sys/socket sys/time sys/wait netinet/in netdb pthread poll dirent dlfcn termios"""
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_the_header_compiles_for_every_name_in_every_dialect(tmp_path: Path) -> None:
     plan = make_plan()

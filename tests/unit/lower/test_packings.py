@@ -72,6 +72,7 @@ def stored(target: Target, packings: dict[str, list[int]] | None) -> dict[int, i
     return found
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["x86_64", "aarch64"])
 def test_no_weight_grows_beyond_the_limit_over_all_buckets(name: str) -> None:
     target = load_target(name)

@@ -77,6 +77,7 @@ def test_dot_products_need_those_of_the_vectors_length() -> None:
         target_check.check(target.model_copy(update={"variants": [], "features": ["+avxvnni"]}))
 
 
+@pytest.mark.heavy
 def test_a_process_with_threads_does_not_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fork may wait for ever for a lock that another thread held. Success is remembered."""
     monkeypatch.setenv("KILN_CACHE", str(tmp_path))

@@ -18,6 +18,7 @@ pytestmark = [
 PROGRAM = Program("load_test", ("threads_none", "compatible", "load_linux"))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("sanitizer", ["address,undefined", pytest.param("thread", marks=pytest.mark.heavy)])
 def test_models_are_swapped_under_load(sanitizer: str, tmp_path: Path) -> None:
     clang = need("clang")

@@ -216,6 +216,7 @@ int main(int argc, char **argv) {
 LINKED = {"": 3480, "-DDYNAMIC": 4080, "-DSTATE": 3780}
 
 
+@pytest.mark.heavy
 def test_programs_link_the_parts_of_the_core_that_their_model_needs(tmp_path: Path) -> None:
     target = load_target("cortex_m4")
     source = tmp_path / "smallest.c"

@@ -69,6 +69,7 @@ def test_another_folder_takes_it_too_and_runs_what_is_another(
     assert not list(tmp_path.rglob("none"))  # a folder of that name
 
 
+@pytest.mark.heavy
 def test_a_file_of_the_users_own_is_known_by_its_content(
     project: StandInProject, kept: Path, tmp_path: Path
 ) -> None:
@@ -95,6 +96,7 @@ def test_sconss_own_cache_restores_no_broken_bundle(tmp_path: Path) -> None:
     assert project.bundle_digest("aarch64/resnet") == before
 
 
+@pytest.mark.heavy
 def test_a_damaged_cache_is_noticed_and_mended(
     project: StandInProject, bundle: dict[str, str], kept: Path, tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ def test_what_cannot_be_asked_for(project: StandInProject, arguments: tuple[str,
     assert project.ran() == []
 
 
+@pytest.mark.heavy
 def test_names_of_files_are_not_evaluated(project: StandInProject) -> None:
     """SCons runs what stands between ${ and } in a text as Python; a file's name is no such text."""
     program = "${__import__('os').mkdir('evaluated')}"
@@ -109,6 +110,7 @@ def test_names_of_files_are_not_evaluated(project: StandInProject) -> None:
     assert "in the file's name, got 'my target'" in project.scons("target=my target", "model=resnet").stderr
 
 
+@pytest.mark.heavy
 def test_a_folder_with_a_dollar(tmp_path: Path) -> None:
     """SCons would replace `$x` in the name of its own file, and make another folder."""
     (tmp_path / "a $x b").mkdir()
@@ -151,6 +153,7 @@ def test_a_stages_line_is_all_there_is(project: StandInProject, jobs: str) -> No
     project.scons(*RESNET, "-c")
 
 
+@pytest.mark.heavy
 def test_no_warning_of_an_open_file_where_python_shows_them(project: StandInProject) -> None:
     assert project.build(*RESNET, PYTHONWARNINGS="default::ResourceWarning")
     project.scons(*RESNET, "-c")
@@ -208,6 +211,7 @@ def test_an_interrupted_build_says_just_that(tmp_path: Path, jobs: str, send: Ca
     assert all(line.startswith("kiln: ") for line in printed.splitlines())
 
 
+@pytest.mark.heavy
 def test_nohup_keeps_a_build(tmp_path: Path) -> None:
     """SIGHUP ends a build whose terminal is gone, but not one that is started with SIGHUP ignored."""
     project = StandInProject(tmp_path)

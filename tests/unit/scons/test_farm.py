@@ -117,6 +117,7 @@ def _running() -> list[str]:
     return lines
 
 
+@pytest.mark.heavy
 def test_workers_make_the_same_bytes(
     project: StandInProject, bundle: dict[str, str], farm: Farm, tmp_path: Path
 ) -> None:

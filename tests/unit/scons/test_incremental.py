@@ -52,6 +52,7 @@ def test_a_target_flag_compiles_for_that_target_only(built: StandInProject) -> N
     assert "compile build/.stages/armv7/runtime-pthread" in ran
 
 
+@pytest.mark.heavy
 def test_models_share_the_runtime_and_targets_share_the_import(built: StandInProject) -> None:
     shutil.rmtree(built.folder / "build")
     ran = built.build("target=aarch64,armv7", "model=resnet,blazeface")
@@ -156,6 +157,7 @@ def test_parallel_builds_give_the_same_bundles(built: StandInProject, tmp_path: 
         assert built.bundle_digest(bundle) == other.bundle_digest(bundle)
 
 
+@pytest.mark.heavy
 def test_run_and_size_print_each_time_and_test_says_that_it_passed(built: StandInProject) -> None:
     built.build(*RESNET, "run", "size", "test")
     for goal, spoken in (
@@ -175,6 +177,7 @@ def test_a_file_as_model(built: StandInProject) -> None:
     assert "fetch build/.stages/models/my_net/source.onnx" in built.build(*bundle)
 
 
+@pytest.mark.heavy
 def test_two_changes_within_a_second_are_two(built: StandInProject) -> None:
     model, second = built.folder / "net.onnx", 1_700_000_000 * 10**9
     for nanoseconds, content in ((1, "one"), (500_000_000, "two"), (900_000_000, "one")):

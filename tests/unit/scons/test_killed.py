@@ -48,6 +48,7 @@ def test_a_killed_build_leaves_nothing_that_is_wrongly_trusted(
         assert [path for path in (project.folder / "build").rglob(".*") if path.name != ".stages"] == []
 
 
+@pytest.mark.heavy
 def test_a_clock_that_was_set_back_does_not_hide_a_kill(built: StandInProject) -> None:
     project, clean = built, {}
     for cores in (4, 8):

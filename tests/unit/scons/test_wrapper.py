@@ -245,6 +245,7 @@ def test_an_environment_is_made_anew(tree: Path) -> None:
     assert (tree / ".venv/requirements.lock").read_text() == "# empty\n"
 
 
+@pytest.mark.heavy
 def test_a_package_that_cannot_be_had_is_one_line(tree: Path) -> None:
     """The environment is not marked as complete, so that the next ./kiln tries again."""
     (tree / "requirements.lock").write_text(f"absent-package==1.0 --hash=sha256:{'0' * 64}\n")

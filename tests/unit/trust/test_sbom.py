@@ -56,6 +56,7 @@ def test_cyclonedx(folder: Path) -> None:
     assert len(whole["dependsOn"]) == len(parts)
 
 
+@pytest.mark.heavy
 def test_a_wrong_bill_is_refused(folder: Path) -> None:
     content = json.loads((folder / sbom.CYCLONEDX).read_text())
     with pytest.raises(fastjsonschema.JsonSchemaException):

@@ -257,6 +257,7 @@ def test_a_model_is_tuned_on_a_device(tmp_path: Path, capsys: pytest.CaptureFixt
     shutil.rmtree(tmp_path / "device")
 
 
+@pytest.mark.heavy
 def test_each_bucket_is_tuned_for_itself_with_one_packing(tmp_path: Path) -> None:
     here("host")
     small = key_of((1, 1, 4, 64), (1, 1, 64, 40), (1, 1), (1, 1), 1)
