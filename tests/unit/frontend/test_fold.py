@@ -53,6 +53,16 @@ def refused(path: Path) -> str:
 X = np.array([[-1, 0.5, 2, 3]], np.float32)
 
 
+def test_a_constant_that_is_an_output_and_the_axes_of_a_slice(tmp_path: Path) -> None:
+    """Also as a graph in which every tensor is an output has it; its shape is not ONNX's of no axes."""
+    text = """g (float[1,4] x) => (float[1,2] y, int64[1] axes)
+        <int64[1] axes = {-1}, int64[1] begin = {1}, int64[1] end = {3}> { y = Slice(x, begin, end, axes) }"""
+    model = onnx.parser.parse_model(HEADER + text)
+    folded = fold.canonicalise(model, tmp_path / "m.onnx", {"x": [1, 4]})
+    shapes = [[dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in folded.graph.output]
+    assert shapes == [[1, 2], [1]]
+
+
 def test_a_graph_of_constants_has_no_nodes(tmp_path: Path) -> None:
     row = "g (float[1,4] x) => (float[3] y) { }"
     compare(write(tmp_path / "m.onnx", row, y=np.arange(3, dtype=np.float32)), X)

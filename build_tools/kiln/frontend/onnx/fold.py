@@ -54,14 +54,28 @@ def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.Model
             folded, _ = onnxsim.simplify(model, import_custom_schemas=False)
         except Exception:  # onnxsim's C++ core raises exceptions of many types
             folded = _fold_by_runtime(model, prediction)
-        del folded.graph.value_info[:]  # a file may declare other shapes than its nodes have
-        for value in folded.graph.output:
-            value.type.tensor_type.ClearField("shape")
+        _forget_shapes(folded.graph)
         try:
             declare_shapes(folded, data_prop=True)
         except Exception as error:  # ONNX raises exception types of its own
             raise KilnError(f"{path}: cannot infer the ONNX graph's shapes: {one_line(error)}") from error
         return folded
+
+
+def _forget_shapes(graph: onnx.GraphProto) -> None:
+    """Remove the shapes of all tensors of `graph` but inputs: a file may declare wrong ones.
+
+    A constant that is an output keeps its shape. Without it, ONNX (1.23.2) infers shapes of its readers as if
+    they had no constant: of a Slice with such axes, the shape of what is sliced.
+    """
+    del graph.value_info[:]
+    constants = {constant.name: constant.dims for constant in graph.initializer}
+    for value in graph.output:
+        value.type.tensor_type.ClearField("shape")
+        if value.name in constants:
+            value.type.tensor_type.shape.dim.extend(
+                onnx.TensorShapeProto.Dimension(dim_value=size) for size in constants[value.name]
+            )
 
 
 def _set_input_shapes(graph: onnx.GraphProto, sizes: Sizes) -> None:
