@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from kiln.tir.symbols import variables
 from . import double
 
 Array = npt.NDArray[Any]
+_GUARD = 256  # elements behind an output, which no kernel may write
 
 
 def evaluate(expr: Any, values: Mapping[str, int]) -> int:
@@ -92,7 +94,9 @@ class Kernels:
             a for one in lowered.launches for a in one.arguments if a.written and a.position == next_argument
         ]
         dtype = np.dtype(written[0].dtype)
-        got = np.full(shape, -7 if dtype.kind in "iu" else np.nan, dtype)
+        count = prod(shape)
+        memory = np.full(count + _GUARD, -7 if dtype.kind in "iu" else np.nan).astype(dtype)
+        before, got = memory[count:].tobytes(), memory[:count].reshape(shape)
         arrays = [*inputs, got, *(np.full(size, 0xCD, np.uint8) for _, size in lowered.scratch)]
         for number, launch in enumerate(lowered.launches):
             words = [
@@ -101,4 +105,5 @@ class Kernels:
             ]
             grid = [evaluate(extent, values) for extent in launch.grid]
             run_kernel(getattr(self.library, f"{name}_{number}_on_cpu"), grid, launch.block, words)
+        assert memory[count:].tobytes() == before, f"{name}: elements after the output were written"
         return got

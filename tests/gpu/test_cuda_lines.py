@@ -125,6 +125,30 @@ CASES: dict[str, tuple[list[Array], Callable[..., Any], Callable[..., Array]]] =
     "first": ([_TIES], lambda x: OP.argmax(x, 1), lambda x: np.argmax(x, 1)),
     "first_middle": ([_floats(2, 33, 5)], lambda x: OP.argmin(x, 1), lambda x: np.argmin(x, 1)),
     "first_long": ([_floats(3, 1001)], lambda x: OP.argmax(x, 1, True), lambda x: np.argmax(x, 1)[:, None]),
+    # Nothing is better than the number that the reduction begins with.
+    "first_of_least": ([np.zeros((3, 70), "uint8")], lambda x: OP.argmax(x, 1), lambda x: np.argmax(x, 1)),
+    "first_of_infinite": (
+        [np.full((3, 7), np.inf, "float32")],
+        lambda x: OP.argmin(x, 1),
+        lambda x: np.argmin(x, 1),
+    ),
+    # TVM shuffles no types of 8 bits among threads.
+    "first_bytes": (
+        [_whole(2, 100, below=9, dtype="uint8")],
+        lambda x: OP.argmax(x, 1),
+        lambda x: np.argmax(x, 1),
+    ),
+    "greatest_bytes": (
+        [_whole(2, 100, below=99, dtype="int8")],
+        lambda x: OP.max(x, 1),
+        lambda x: np.max(x, 1),
+    ),
+    # Blocks compute more lines than there are; the length alone is a multiple of the threads.
+    "sum_few_lines": (
+        [_floats(1, 5, 64), _floats(1, 1, 64)],
+        lambda x, y: OP.sum(OP.multiply(x, y), 2),
+        lambda x, y: np.sum(x * y, 2),
+    ),
     "largest": ([_TIES], lambda x: OP.topk(x, 4, 1, "indices"), lambda x: _largest(x, 4, 1)),
     "largest_middle": (
         [_floats(2, 33, 5)],

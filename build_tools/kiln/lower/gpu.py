@@ -19,7 +19,7 @@ from kiln.config.target import Cuda
 from kiln.errors import KilnError
 from kiln.graph.pipeline import Pass
 from kiln.kernels.families import macs_of
-from kiln.kernels.gpu import dlight, serial_loops, tf32
+from kiln.kernels.gpu import dlight, extremes, serial_loops, tf32
 from kiln.kernels.gpu.block_tile import ProductTiles
 from kiln.kernels.gpu.half import half_storage
 from kiln.kernels.operators import legalize
@@ -40,11 +40,10 @@ from kiln.tir.symbols import variables
 RULES = {
     **legalize.RULES,
     **serial_loops.RULES,
+    **extremes.RULES,
     "relax.quantize": partial(legalize.quantize, rounded=tirx.nearbyint),
     "relax.topk": topk,  # ranks, which many threads compute
 }
-for _name in ("relax.argmax", "relax.argmin"):  # TVM's own forms can be shared among threads
-    del RULES[_name]
 
 
 class GpuGroupLowering(GroupLowering):
@@ -69,8 +68,11 @@ class GpuGroupLowering(GroupLowering):
 
         key = self._plan.number(func), repr(by_name)
         if key not in self._launches:
-            bare = [param for param in func.params if tirx.is_buffer_var(param)]
-            plain = tirx.PrimFunc(bare, func.body, None, attrs=func.attrs).without_attr(attach.ATTRIBUTE)
+            params = [param for param in func.params if tirx.is_buffer_var(param)]
+            declared = {size for param in params for size in param.shape if isinstance(size, tirx.Var)}
+            # Sizes that the code computes with and no shape declares, in an order that runs share.
+            params += [size for size in sorted(self.given.get(func, {}), key=str) if size not in declared]
+            plain = tirx.PrimFunc(params, func.body, None, attrs=func.attrs).without_attr(attach.ATTRIBUTE)
             try:
                 self._launches[key] = dlight.lower(
                     plain, self.target, lambda e: self._most(size(e)), self.multiprocessors, self.tiles

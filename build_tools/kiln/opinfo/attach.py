@@ -40,6 +40,7 @@ __all__ = [
 Legalize = Callable[[Any, Any], Any]
 
 ATTRIBUTE = "kiln.ops"
+_INJECTIVE = 2  # the greatest op_pattern of operators whose elements depend on one element (OpPatternKind)
 FOREIGN = "tir."
 
 
@@ -162,7 +163,8 @@ def annotate(mod: tvm.IRModule) -> tvm.IRModule:
         if not isinstance(func, PrimFunc):
             continue
         nests = nests_of(func)
-        if nests is None and not of(func):  # TVM takes loops without blocks for elementwise, and then fails
+        # TVM takes loops without blocks, which find few places by indices, for elementwise, and then fails.
+        if nests is None and (not of(func) or int(func.attrs[PATTERN]) <= _INJECTIVE):
             func = func.with_attr(PATTERN, OPAQUE)
         analysis = {"kind": kind_of(func), "nests": len(nests or [])}
         ops = [{**op, **analysis} for op in of(func)]

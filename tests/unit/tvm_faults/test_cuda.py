@@ -62,3 +62,25 @@ def test_fragments_of_float32_are_no_c(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dlight, "with_tf32_fragments", lambda function: function)
     with pytest.raises(tvm.error.InternalError, match="Matrix_a and matrix_b only support"):
         source()
+
+
+def _lowered_without(monkeypatch: pytest.MonkeyPatch, name: str, shape: tuple[int, ...]) -> str:
+    """CUDA C of the sums of the rows of uint8 or float32 numbers, without one of Kiln's functions."""
+    monkeypatch.setattr(dlight, name, lambda function: function)
+    x = te.placeholder(shape, "uint8" if len(shape) == 2 else "float32", "x")
+    func = te.create_prim_func([x, topi.max(x, -1)] if len(shape) == 2 else [x, topi.sum(x, -1)])
+    (launch,) = dlight.lower(func, dlight.tvm_target(ONE)).launches
+    return source_of({"kernel": launch.func.with_attr("global_symbol", "kernel")}, ONE)
+
+
+def test_a_single_condition_of_a_shared_sum_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kernels/gpu/write_back.py doubles it: 16 lines of threads have 5 results."""
+    text = _lowered_without(monkeypatch, "with_joined_conditions", (1, 5, 64))
+    stored = text[text.rindex("if (") :]
+    assert "threadIdx.x) == 0" in stored and "< 5" not in stored
+
+
+def test_threads_of_a_warp_share_memory_without_a_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kernels/gpu/warp_masks.py refuses such a kernel, kernels/gpu/extremes.py needs none."""
+    text = _lowered_without(monkeypatch, "whole_warps", (2, 100))
+    assert "volatile uchar*" in text and "__syncwarp" not in text

@@ -36,6 +36,7 @@ from kiln.kernels.gpu.vector_conditions import without_vector_conditions
 from kiln.kernels.gpu.warp_masks import whole_warps
 from kiln.kernels.gpu.whole_vectors import whole_vectors
 from kiln.kernels.gpu.wmma import with_tf32_fragments
+from kiln.kernels.gpu.write_back import with_joined_conditions
 from kiln.tir import abi
 from kiln.tir.symbols import is_dynamic
 from kiln.tir.truncated_division import round_down
@@ -54,6 +55,7 @@ _LINES = 8  # blocks of 256 threads, which a multiprocessor has at once
 # The first passes of TVM's own pipeline for GPUs (tvm.s_tir.pipeline, 0.27); then parameters become pointers.
 _STRUCTURE = [
     s_tir.transform.CanonicalizeLoop(),
+    prim_func_pass(lambda func, *_: with_joined_conditions(func), opt_level=0, name="JoinedConditions"),
     s_tir.transform.LowerCrossThreadReduction(),
     s_tir.transform.LowerInitBlock(),
     s_tir.transform.PlanAndUpdateBufferAllocationLocation(),

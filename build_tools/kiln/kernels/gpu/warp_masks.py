@@ -17,6 +17,7 @@ from tvm.ir import Call
 from kiln.callbacks import structural_map, structural_walk
 
 _ACTIVE = "tirx.tvm_warp_activemask"
+_BARRIER = "tirx.tvm_storage_sync"
 _WARP = 32
 WHOLE = 0xFFFFFFFF
 
@@ -25,14 +26,19 @@ def whole_warps(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     """A device function `func` whose shuffles name all 32 lanes; None if not all lanes reach each shuffle.
 
     That is the case if a shuffle is inside a condition, or if the threads of a block do not fill its warps.
+    None as well if lanes exchange values in shared memory without a barrier: TVM does so with types that it
+    does not shuffle, such as 8 bits, and prints nothing for its barriers of a warp.
     """
     counts: list[int] = []
+    barriers: list[Any] = []
     threads = 1
     conditional = False
 
     def on_call(node: Any) -> None:
         if _is_active_mask(node):
             counts.append(1)
+        if str(getattr(node.op, "name", "")) == _BARRIER and str(node.args[0].value) == "warp":
+            barriers.append(node)
 
     def on_condition(node: Any) -> None:
         nonlocal conditional
@@ -52,6 +58,8 @@ def whole_warps(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     structural_walk(
         func.body, [(Call, on_call), (tirx.IfThenElse, on_condition), (tirx.AttrStmt, on_attribute)]
     )
+    if barriers:
+        return None
     if not counts:
         return func
     if conditional or threads % _WARP != 0:
