@@ -81,7 +81,17 @@ def parts(b: Any, x: Any) -> Any:
     return relax.op.where(b.emit(relax.op.less_equal(wide, part)), b.emit(relax.op.sin(wide)), part)
 
 
+def levels(b: Any, x: Any) -> Any:
+    """Images of levels whose scale the run computes, between pools."""
+    image = b.emit(relax.op.nn.max_pool2d(x, (3, 3), padding=(1, 1)))
+    width = b.emit(relax.op.subtract(b.emit(relax.op.max(image)), b.emit(relax.op.min(image))))
+    how = b.emit(relax.op.multiply(width, relax.const(np.float32(0.01)))), relax.const(np.uint8(128)), 0
+    quantised = b.emit(relax.op.quantize(image, *how, "uint8"))
+    return relax.op.nn.max_pool2d(b.emit(relax.op.dequantize(quantised, *how, "float32")), (2, 2))
+
+
 BODIES: dict[str, tuple[Emit, int]] = {
+    "levels of the run": (levels, 2),
     "one convolution": (lambda b, x: conv(x, 6, 5, padding=1), 2),
     "constants of every rank": (
         lambda b, x: relax.op.add(

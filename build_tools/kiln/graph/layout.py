@@ -206,10 +206,9 @@ def _choice(rewriter: CallRewriter, call: Any) -> Any:
 
 
 def _quantisation(rewriter: CallRewriter, call: relax.Call) -> Any:
-    """Rule for quantize and dequantize with constant scales."""
+    """Rule for quantize and dequantize; a scale is for the tensor, or for an element of an axis."""
     axes = _axes_of(rewriter, [call.args[0]])
-    scale, zero_point = constant(call.args[1]), constant(call.args[2])
-    if axes is None or scale is None or zero_point is None:
+    if axes is None:
         return None
     make = relax.op.quantize if operator(call) == "relax.quantize" else relax.op.dequantize
     inner, axis = rewriter.definition(call.args[0]).args[0], axes[int(call.attrs.axis) % len(axes)]
@@ -219,9 +218,11 @@ def _quantisation(rewriter: CallRewriter, call: relax.Call) -> Any:
 
 def _reduction(rewriter: CallRewriter, call: Any) -> Any:
     axes = _axes_of(rewriter, [call.args[0]])
-    if axes is None or call.attrs.axis is None:
+    if axes is None:
         return None
     inner = rewriter.definition(call.args[0]).args[0]
+    if call.attrs.axis is None:  # all axes: what is left has no order
+        return relax.Call(call.op, [inner], call.attrs)
     reduced = [axes[axis % len(axes)] for axis in integers(call.attrs.axis)]
     make = getattr(relax.op, str(operator(call)).removeprefix("relax."))
     result = rewriter.emit(make(inner, axis=reduced, keepdims=bool(call.attrs.keepdims)))

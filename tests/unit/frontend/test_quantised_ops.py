@@ -8,6 +8,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from kiln.errors import KilnError
 from kiln.frontend.importer import import_model
@@ -145,6 +146,19 @@ def test_convolutions_of_integers(tmp_path: Path) -> None:
         m.add(f"line_{w}", "ConvInteger", m.levels("uint8", 1, 4, 9), m.const(m.some(w, 3, 4, 3)), point,
               m.const(_point(w, 4)), pads=[1, 1])  # fmt: skip
     m.check(tmp_path / "m.onnx")
+
+
+def test_a_frame_of_levels_of_the_run_is_no_second_convolution(tmp_path: Path) -> None:
+    """Nor a tensor of what the frame adds to each element: it is filled with the level of the run."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (uint8[1,4,8,9] x, uint8 zero) => (int32[1,6,8,9] y)
+        { y = ConvInteger<pads = [1, 1, 1, 1]>(x, weights, zero) }""")
+    kernel = np.random.default_rng(0).integers(-9, 9, (6, 4, 3, 3)).astype("int8")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(kernel, "weights"))
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path)
+    module, _ = import_model(path, ImportOptions("m"))
+    assert module.script().count("nn.conv2d(") == 1
 
 
 def _quantised(m: ManyNodes, dtype: str, *shape: int, scale: float = 0.03) -> tuple[str, str, str]:
