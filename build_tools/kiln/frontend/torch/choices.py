@@ -37,8 +37,7 @@ def choices() -> Mapping[Any, Callable[..., Any]]:
 def adaptive_max_pool(self: Any, output_size: Sequence[int]) -> tuple[Any, Any]:
     """aten::adaptive_max_pool: the greatest of each part of the last axes, and its place.
 
-    Part i of m of an axis of n elements goes from floor(i n / m) to ceil((i + 1) n / m). Raises ValueError
-    for axes of a dynamic size.
+    Part i of m of an axis of n elements goes from floor(i n / m) to ceil((i + 1) n / m).
     """
     import numpy as np
     import onnx_ir
@@ -47,7 +46,7 @@ def adaptive_max_pool(self: Any, output_size: Sequence[int]) -> tuple[Any, Any]:
     count = len(output_size)
     sizes = list(self.shape)[-count:]
     if not all(isinstance(size, int) for size in sizes):
-        raise ValueError("adaptive_max_pool of a dynamic size; fix the size, or take torch.amax")
+        return _greatest_of_parts(self, output_size)
     tables = [_parts(size, parts) for size, parts in zip(sizes, output_size, strict=True)]
     windows = self
     for axis, table in enumerate(tables):
@@ -65,6 +64,31 @@ def adaptive_max_pool(self: Any, output_size: Sequence[int]) -> tuple[Any, Any]:
     best = op.ArgMax(windows, axis=-1, keepdims=1)
     known = op.Expand(op.Constant(value=onnx_ir.tensor(flat)), op.Shape(windows))
     return values, op.Squeeze(op.GatherElements(known, best, axis=-1), ints(-1))
+
+
+def _greatest_of_parts(x: Any, output_size: Sequence[int]) -> tuple[Any, Any]:
+    """`adaptive_max_pool` of axes of dynamic sizes, one after the other from the last one on."""
+    from onnxscript import opset18 as op
+
+    places: Any = None  # of the elements of x, in the flat axes
+    stride = ints(1)
+    for axis, parts in zip(range(-1, -1 - len(output_size), -1), reversed(output_size), strict=True):
+        size = op.Shape(x, start=axis, end=axis + 1 or None)
+        values, of_values = [], []
+        for part in range(parts):
+            begin = op.Div(op.Mul(size, ints(part)), ints(parts))
+            end = op.Div(op.Add(op.Mul(size, ints(part + 1)), ints(parts - 1)), ints(parts))
+            window = op.Slice(x, begin, end, ints(axis))
+            best = op.ArgMax(window, axis=axis, keepdims=1)
+            place = op.Mul(op.Add(best, begin), stride)
+            if places is not None:
+                inner = op.Slice(places, begin, end, ints(axis))
+                place = op.Add(place, op.GatherElements(inner, best, axis=axis))
+            values.append(op.ReduceMax(window, ints(axis), keepdims=1))
+            of_values.append(place)
+        x, places = op.Concat(*values, axis=axis), op.Concat(*of_values, axis=axis)
+        stride = op.Mul(stride, size)
+    return x, places
 
 
 def _parts(size: int, parts: int) -> list[list[int]]:

@@ -182,6 +182,11 @@ def is_violated(error: BaseException) -> bool:
     return _VIOLATED.search(str(error)) is not None
 
 
+def is_fixed(error: BaseException) -> bool:
+    """Whether a module computes with the size of the example inputs alone, by a message of torch.export."""
+    return _FIXED.search(str(error)) is not None
+
+
 def _sizes_violated(message: str) -> str:
     """Summary of a message of torch.export on dynamic shapes that a module does not take, suggestion first.
 
@@ -201,7 +206,7 @@ def _sizes_violated(message: str) -> str:
     if fixed:
         return (
             f"{parts[0]}; it computes with {fixed}, the size of the example inputs, alone: len, "
-            "math.sqrt and torch.linspace, for instance, make constants of sizes"
+            "float and math.sqrt, for instance, make constants of sizes"
         )
     if ranges and len(ranges) == len(violations):
         return f"{parts[0]}, allowed: {', '.join(f'{one[1]} in {one[2]}..{one[3]}' for one in ranges)}"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.errors import KilnError
 from kiln.files import atomic_write
+from kiln.frontend.torch.dynamic_arguments import dynamic_arguments
 from kiln.frontend.torch.example_sizes import widened, with_specs
 from kiln.frontend.torch.kept_buffers import merge_constants
 from kiln.frontend.torch.library import is_violated, load_torch, quiet_torch, reason
@@ -81,7 +82,7 @@ def export(name: str, module: Any, inputs: Any, shapes: Any = None) -> bytes:
     except TypeError as error:
         raise KilnError(f"{name}: the inputs do not fit the module's forward: {error}") from error
     try:
-        with quiet_torch(), torch.no_grad(), any_length(), _unchecked_distributions(torch):
+        with quiet_torch(), torch.no_grad(), any_length(), _without_value_checks(torch), dynamic_arguments():
             given = widened(torch, (positional, keywords), bound, shapes)
             program = _exported(torch, module, given, shapes)
     except Exception as error:  # PyTorch raises exceptions of many types
@@ -94,22 +95,32 @@ def _exported(torch: ModuleType, module: Any, given: tuple[Any, Any], shapes: An
     try:
         return torch.export.export(module, *given, dynamic_shapes=shapes, strict=False)
     except Exception as error:
-        program = export_proven(torch, module, given, shapes) if is_violated(error) else None
+        program = export_proven(torch, module, given, shapes, error) if is_violated(error) else None
         if program is None:
             raise
         return program
 
 
 @contextlib.contextmanager
-def _unchecked_distributions(torch: ModuleType) -> Iterator[None]:
-    """Leave out, inside the block, the checks of torch.distributions, which branch on values."""
+def _without_value_checks(torch: ModuleType) -> Iterator[None]:
+    """Leave out, inside the block, branches of PyTorch's modules on values of tensors.
+
+    Those are the checks of torch.distributions, and the search of torch.nn.Transformer for causal masks: a
+    layer that is not told of one adds the mask, with the same result.
+    """
+    from torch.nn.modules import transformer
+
     kind = torch.distributions.Distribution
-    checked = kind._validate_args
+    checked, search = kind._validate_args, getattr(transformer, "_detect_is_causal_mask", None)
     kind.set_default_validate_args(False)
+    if search is not None:  # a private function of PyTorch
+        transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
     try:
         yield
     finally:
         kind.set_default_validate_args(checked)
+        if search is not None:
+            transformer._detect_is_causal_mask = search
 
 
 def saved(name: str, program: ExportedProgram) -> bytes:

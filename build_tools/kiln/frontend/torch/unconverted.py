@@ -30,6 +30,7 @@ def unconverted() -> Mapping[Any, Callable[..., Any]]:
         aten.bucketize.Tensor: bucketize,
         aten.masked_select.default: masked_select,
         aten.repeat_interleave.Tensor: repeat_interleave,
+        aten.repeat_interleave.self_int: repeat_each,
         aten.amax.default: amax,
         aten.amin.default: amin,
         aten.max.dim: max_dim,
@@ -99,6 +100,26 @@ def masked_select(self: Any, mask: Any) -> Any:
 
     wide, chosen = op.Expand(self, op.Shape(mask)), op.Expand(mask, op.Shape(self))
     return op.Compress(op.Reshape(wide, ints(-1)), op.Reshape(chosen, ints(-1)))
+
+
+def repeat_each(self: Any, repeats: Any, dim: int | None = None, output_size: Any = None) -> Any:
+    """aten::repeat_interleave.self_int; the exporter takes another axis for a dynamic `repeats`."""
+    from onnxscript import opset18 as op
+    from onnxscript.function_libs.torch_lib.ops.core import aten_repeat_interleave_self_int
+
+    if isinstance(repeats, int):
+        return aten_repeat_interleave_self_int(self, repeats, dim)
+    x = op.Reshape(self, op.Constant(value_ints=[-1])) if dim is None else self
+    rank = 1 if dim is None else len(self.shape)
+    axis = (dim or 0) % rank
+    ones = [1] * (axis + 1), [1] * (rank - axis - 1)
+    number = op.Reshape(repeats, op.Constant(value_ints=[1]))
+    parts = [op.Constant(value_ints=ones[0]), number, *([op.Constant(value_ints=ones[1])] if ones[1] else [])]
+    repeated = op.Expand(op.Unsqueeze(x, op.Constant(value_ints=[axis + 1])), op.Concat(*parts, axis=0))
+    size = op.Mul(op.Shape(x, start=axis, end=axis + 1), number)
+    shape = [op.Shape(x, start=0, end=axis)] if axis else []
+    shape += [size, *([op.Shape(x, start=axis + 1)] if axis + 1 < rank else [])]
+    return op.Reshape(repeated, op.Concat(*shape, axis=0))
 
 
 def repeat_interleave(repeats: Any, output_size: int | None = None) -> Any:
