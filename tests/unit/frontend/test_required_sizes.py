@@ -53,6 +53,15 @@ def test_an_open_size_beside_weights_of_one_size(
     assert message.endswith(FIXED)
 
 
+@pytest.mark.parametrize("node", ["MatMul(x, w)", "Concat<axis=0>(x, w)"])
+def test_two_dimensions_of_inputs_that_must_be_one(tmp_path: Path, node: str) -> None:
+    sizes = ("n,m", "m2,4") if node.startswith("MatMul") else ("4,m", "4,m2")
+    text = text_of(f"float[{sizes[0]}] x, float[{sizes[1]}] w => {node}")
+    message = refused(tmp_path, text, {name: (2, 16, 2) for name in ("n", "m", "m2") if name in text})
+    assert "if they are the same size in every run, let the inputs have one dimension: 'm' in" in message
+    assert message.endswith("place of 'm2', with 'inputs: {INPUT: {shape: [m, …]}}' in the model's YAML")
+
+
 def test_sizes_that_agree_for_every_size(tmp_path: Path) -> None:
     """Groups before operator set 21, a weight of one element, products of two dynamic sizes."""
     for text, opset in (

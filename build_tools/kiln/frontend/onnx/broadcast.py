@@ -16,7 +16,7 @@ from kiln.extents import Extent, is_one, shape_of
 from kiln.frontend.onnx.agreement import agreed, is_counted, may_agree
 from kiln.frontend.onnx.attributes import integer_attribute
 from kiln.frontend.onnx.node import shape_expr
-from kiln.frontend.onnx.refusals import other_sizes
+from kiln.frontend.onnx.refusals import one_dimension, other_sizes
 from kiln.frontend.symbols import SizeComparisons, Symbols
 
 BROADCAST = {
@@ -80,7 +80,9 @@ def _refuse(a: Extent, b: Extent, symbols: Symbols) -> NoReturn:
     differing = symbols.differing(a, b)
     differing_at_one = symbols.differing(a, b, ones=True)
     if differing is not None:
-        way = other_sizes(symbols.multiples(a, b, lambda left, right: left == right))
+        way = one_dimension(symbols.shown(a), symbols.shown(b)) or other_sizes(
+            symbols.multiples(a, b, lambda left, right: left == right)
+        )
         raise ValueError(f"{operands} differ with {_sizes_text(differing)}: {way}")
     if differing_at_one is not None:
         raise ValueError(

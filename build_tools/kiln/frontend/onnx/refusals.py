@@ -40,6 +40,20 @@ def other_sizes(multiples: Mapping[str, int]) -> str:
     return f"{fixed}; or {_OF_THE_EXAMPLE}"
 
 
+def one_dimension(first: str, second: str) -> str:
+    """The way round for two sizes that must be equal, if they are two dimensions of inputs; else empty.
+
+    `first`, `second`: the sizes as errors show them. Tools that convert other formats name the dynamic sizes
+    of each input for themselves.
+    """
+    if first == second or not (first.isidentifier() and second.isidentifier()):
+        return ""
+    return (
+        f"if they are the same size in every run, let the inputs have one dimension: '{first}' in place of "
+        f"'{second}', with 'inputs: {{INPUT: {{shape: [{first}, …]}}}}' in the model's YAML"
+    )
+
+
 def draws(node: onnx.NodeProto) -> bool:
     """Whether the operator draws random numbers, also one whose function body calls such an operator."""
     return is_onnx(node) and node.op_type in _RANDOM

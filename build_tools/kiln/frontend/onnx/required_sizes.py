@@ -14,6 +14,7 @@ import onnx
 from kiln.extents import Extent, is_one
 from kiln.frontend.onnx.agreement import may_agree
 from kiln.frontend.onnx.attributes import integer_attribute
+from kiln.frontend.onnx.refusals import one_dimension
 from kiln.frontend.symbols import Symbols
 from kiln.onnx_domains import domain_of
 
@@ -61,7 +62,8 @@ def _one_size(x: Extent, y: Extent, symbols: Symbols) -> str:
     dim = symbols.shown(other)
     if isinstance(number, int) and dim.isidentifier():
         return f"the weights are for one size, give it in 'dims': {dim}: {{min: {number}, max: {number}}}"
-    return "give the sizes in 'dims' one value each, for which they agree"
+    way = one_dimension(symbols.shown(x), symbols.shown(y))
+    return way or "give the sizes in 'dims' one value each, for which they agree"
 
 
 def _axis(shapes: Shapes, index: int, axis: int) -> Axis | None:
