@@ -13,8 +13,8 @@ import pytest
 from kiln.config import load_target
 from kiln.config.target import Cuda
 from kiln.emit import cuda_ptx
-from kiln.emit.cuda_objects import image_of
-from kiln.kernels.gpu import dlight, warp_masks
+from kiln.emit.cuda_objects import image_of, source_of
+from kiln.kernels.gpu import dlight, grid_limits, warp_masks
 from tvm import te, tirx, topi
 
 from .graphs import placeholders
@@ -216,3 +216,37 @@ def test_what_no_schedule_maps_is_refused() -> None:
 
 def test_names_of_targets_with_a_dash() -> None:
     assert load_target("cuda-sm90").name == "cuda_sm90"
+
+
+def _products(*shape: int | tirx.Var) -> tirx.PrimFunc:
+    """Products of as many matrices as the first size says; `shape`: of the first operand, and columns."""
+    count, rows, depth, columns = shape
+    a = te.placeholder((count, rows, depth), "float32", "a")
+    b = te.placeholder((count, depth, columns), "float32", "b")
+    return te.create_prim_func([a, b, topi.nn.batch_matmul(a, b, transpose_b=False)])
+
+
+def test_more_blocks_than_an_axis_takes_are_along_the_other() -> None:
+    """CUDA launches 65,535 blocks along y and z, and 2^31 - 1 along x."""
+    (few,) = dlight.lower(_products(65535, 16, 16, 16), dlight.tvm_target(CUDA)).launches
+    (many,) = dlight.lower(_products(65536, 16, 16, 16), dlight.tvm_target(CUDA)).launches
+    assert (few.grid, many.grid) == ((1, 65535, 1), (65536, 1, 1))
+    with pytest.raises(ValueError, match=r"needs \[65537, 65537, 1\] blocks"):
+        grid_limits.within_limits(many.func, (65537, 65537, 1), int)
+
+
+def test_exchanged_axes_compute_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid_limits, "MOST_ALONG", (9, 2, 2))
+    launches = dlight.lower(_products(3, 16, 16, 70), dlight.tvm_target(CUDA))
+    assert launches.launches[0].grid == (6, 1, 1)
+    a, b = (np.random.default_rng(0).standard_normal(s, np.float32) for s in ((3, 16, 16), (3, 16, 70)))
+    got = Kernels({"exchanged": launches}, CUDA, tmp_path).run("exchanged", [a, b], (3, 16, 70))
+    np.testing.assert_allclose(got, a @ b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("most", "index"), [(1 << 12, "int n"), (1 << 25, "int64_t n")])
+def test_indices_are_as_wide_as_the_greatest_tensor_needs(most: int, index: str) -> None:
+    x = te.placeholder((te.var("n", "int64"), 1 << 10), "float32", "x")
+    func = te.create_prim_func([x, topi.exp(x)])
+    (launch,) = dlight.lower(func, dlight.tvm_target(CUDA), lambda e: evaluate(e, {"n": most})).launches
+    assert f"{index})" in source_of({"kernel": launch.func.with_attr("global_symbol", "kernel")}, CUDA)

@@ -28,7 +28,7 @@ def test_the_bits_of_a_constant_are_no_c() -> None:
 
 
 def test_a_product_of_open_size_mixes_widths_of_indices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """kernels/gpu/dlight.py makes all indices of such a function 32 bits wide first."""
+    """kernels/gpu/short_indices.py makes all indices of such a function 32 bits wide first."""
     rows = te.var("n", "int64")
     a, b = te.placeholder((rows, 64), "float32", "a"), te.placeholder((64, 32), "float32", "b")
     func = te.create_prim_func([a, b, topi.matmul(a, b)])
@@ -37,7 +37,7 @@ def test_a_product_of_open_size_mixes_widths_of_indices(monkeypatch: pytest.Monk
         return 64
 
     assert dlight.lower(func, dlight.tvm_target(ONE), most).launches
-    monkeypatch.setattr(dlight, "_short", lambda function: function)
+    monkeypatch.setattr(dlight, "with_short_indices", lambda function, _size: function)
     with pytest.raises(tvm.error.InternalError, match="previous index for the same buffer"):
         dlight.lower(func, dlight.tvm_target(ONE), most)
 

@@ -29,7 +29,9 @@ from kiln.config.target import Cuda
 from kiln.kernels.gpu import attention, serial_loops
 from kiln.kernels.gpu.block_tile import Gpu, ProductTiles
 from kiln.kernels.gpu.global_loads import in_stages, without_branches
+from kiln.kernels.gpu.grid_limits import within_limits
 from kiln.kernels.gpu.reductions import Careful, Finished, SharedReduction, Spread, with_finite_identities
+from kiln.kernels.gpu.short_indices import with_short_indices
 from kiln.kernels.gpu.tensor_cores import TensorProduct
 from kiln.kernels.gpu.unit_reductions import without_unit_reductions
 from kiln.kernels.gpu.vector_conditions import without_vector_conditions
@@ -178,13 +180,14 @@ def lower(
     """
     fused = attention.applies(func)
     if fused is not None:
-        kernel = _short(attention.make(fused, size, multiprocessors).with_attr("global_symbol", "kernel"))
+        kernel = attention.make(fused, size, multiprocessors).with_attr("global_symbol", "kernel")
+        kernel = with_short_indices(kernel, size)
         by_hand = _launches(tvm.IRModule({"kernel": kernel}), target, size, written=True)
         assert by_hand is not None, "it has no shuffles of TVM's"
         return by_hand
     named = func.with_attr("global_symbol", "kernel").with_attr("dlight.do_not_tensorize", True)
     named = without_unit_reductions(serial_loops.mapped(named))
-    identities = with_finite_identities(_short(named))
+    identities = with_finite_identities(with_short_indices(named, size))
     tensor = TensorProduct(tiles or ProductTiles(Gpu(multiprocessors)))
     plain = Careful(Finished(multiprocessors)), Spread(multiprocessors)
     scheduled = None
@@ -244,23 +247,10 @@ def _launches(
         if isinstance(statement, tirx.DeclBuffer) and statement.data in positions:
             owners[statement.buffer] = positions[statement.data]
         elif isinstance(statement, tirx.Evaluate) and _is_launch(statement.value):
-            launches.append(_launch(statement.value, device, owners))
+            launches.append(_launch(statement.value, device, owners, size))
         else:
             raise ValueError("a part of it was not mapped to the threads of a GPU")
     return Launches(launches, lowered.scratch)
-
-
-def _short(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func` with 32-bit indices if it has dynamic shapes.
-
-    Otherwise dlight and NarrowDataType would mix 32-bit and 64-bit indices, which TVM 0.27 rejects. The pass
-    does not support buffers of int64; a function with such a buffer is not changed.
-    """
-    buffers = [param for param in func.params if tirx.is_buffer_var(param)]
-    is_long = any(str(buffer.dtype) == "int64" for buffer in buffers)
-    if is_long or not any(is_dynamic(extent) for buffer in buffers for extent in buffer.shape):
-        return func
-    return tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule({"kernel": func}))["kernel"]
 
 
 def _longest_sum(func: tirx.PrimFunc) -> int:
@@ -315,7 +305,9 @@ def _is_launch(value: Any) -> bool:
     return isinstance(value, Call) and str(getattr(value.op, "name", "")) == "tirx.call_ffi_kernel"
 
 
-def _launch(call: Call, device: tvm.IRModule, owners: dict[Any, int]) -> KernelLaunch:
+def _launch(
+    call: Call, device: tvm.IRModule, owners: dict[Any, int], size: Callable[[Any], int]
+) -> KernelLaunch:
     """The Launch for a call of a device function; `owners`: positions of tensors, by buffer."""
     name, *values = call.args
     assert isinstance(name, StringImm)
@@ -340,7 +332,8 @@ def _launch(call: Call, device: tvm.IRModule, owners: dict[Any, int]) -> KernelL
         dtype = str(param.ty.element_type.dtype)
         arguments.append(LaunchArgument(owner, dtype, param in written))
     grid, block = (tuple(sizes.get((kind, axis), 1) for axis in _AXES) for kind in ("blockIdx", "threadIdx"))
-    return KernelLaunch(func, arguments, grid, block)  # type: ignore[arg-type]  # three axes
+    func, blocks = within_limits(func, grid, size)  # type: ignore[arg-type]  # three axes
+    return KernelLaunch(func, arguments, blocks, block)  # type: ignore[arg-type]
 
 
 def _is_data_of(expr: Any, buffer: tirx.Buffer) -> bool:
