@@ -65,7 +65,6 @@ NUMBERS = [
     ('Resize<mode="cubist">(x, , f)', "mode' is 'cubist', allowed: nearest, linear, cubic"),
     ("TopK(x, nine)", "TopK (node with output y) cannot be computed"),
     ("TopK(x, minus)", "negative size"),
-    ("NonZero(sum)", "its input 'sum' has no axes, allowed: 1 and more; Reshape it to [1]"),
     ("Tile(x, negative)", "Tile (node with output y) cannot be computed"),
     ("CumSum(x, nine)", "its axis is 9, allowed: -4..3"),
     ("Gather<axis=1>(x, nine)", "it selects index 9 on axis 1 of size 4, allowed: -4..3"),

@@ -22,15 +22,11 @@ op = relax.op
 
 
 def non_zero(node: Node) -> Any:
-    """NonZero: indices of the elements that are not zero, shape (rank, count).
-
-    Raises ValueError for a scalar, of which ONNX has a result without rows and ONNX Runtime one with a row.
-    """
+    """NonZero: indices of the elements that are not zero, shape (rank, count); a scalar has one axis."""
+    data = node.tensor(0)
     if not node.shape(0):
-        raise ValueError(
-            f"its input '{node.inputs[0]}' has no axes, allowed: 1 and more; Reshape it to [1] before it"
-        )
-    positions = select.positions(node.builder, node.symbols, node.outputs[0], node.tensor(0))
+        data = node.builder.emit(op.reshape(data, shape_expr([1])))
+    positions = select.positions(node.builder, node.symbols, node.outputs[0], data)
     return op.permute_dims(positions, [1, 0])
 
 

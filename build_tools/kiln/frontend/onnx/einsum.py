@@ -1,8 +1,8 @@
 """Einsum as matmuls, for which there are kernels; TVM would convert it to an opaque loop nest.
 
-Operands are multiplied in pairs from the left. A pair with letters that nothing reads later is a matmul: the
-letters of both that stay are its batch, the summed ones its depth. Other pairs are multiplied elementwise. An
-equation that takes a diagonal is left to TVM.
+A label that an operand has several times takes its diagonal. Operands are multiplied in pairs from the left.
+A pair with letters that nothing reads later is a matmul: the letters of both that stay are its batch, the
+summed ones its depth. Other pairs are multiplied elementwise.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tvm import ir, relax
+from tvm import ir, relax, te
 
-from kiln.extents import shape_of
+from kiln.extents import Extent, is_one, shape_of
 from kiln.frontend.onnx.node import Node, shape_expr
+from kiln.frontend.symbols import int64_of
 
 op = relax.op
 
@@ -31,23 +32,16 @@ class _Term:
 
 
 def einsum(node: Node) -> Any:
-    """Einsum; None leaves to TVM diagonals, and letters that are 1 in one operand and longer in another."""
+    """Einsum. Raises ValueError for an equation that does not fit its operands."""
     tensors = [node.tensor(index) for index in range(len(node.inputs))]
-    attribute = node.attributes["equation"]
-    equation = (attribute.decode() if isinstance(attribute, bytes) else str(attribute)).replace(" ", "")
-    parsed = _parsed_equation(equation, [len(shape_of(tensor)) for tensor in tensors])
-    if parsed is None:
-        return None
-    letters, result = parsed
-    terms = [_Term(tensor, axes) for tensor, axes in zip(tensors, letters, strict=True)]
-    sizes: dict[str, Any] = {}
-    for term in terms:
-        for letter, size in term.sizes.items():
-            if not node.symbols.equal(sizes.setdefault(letter, size), size):
-                return None
+    equation = node.text("equation", "").replace(" ", "")
+    letters, result = _parsed_equation(equation, [len(shape_of(tensor)) for tensor in tensors])
+    terms = _broadcast(
+        node, [_diagonal(node, tensor, axes) for tensor, axes in zip(tensors, letters, strict=True)]
+    )
     products = _Products(node)
     terms = [
-        products.summed(term, result + "".join(letters[:index] + letters[index + 1 :]))
+        products.summed(term, result + "".join(other.letters for other in terms[:index] + terms[index + 1 :]))
         for index, term in enumerate(terms)
     ]
     while len(terms) > 1:
@@ -56,13 +50,23 @@ def einsum(node: Node) -> Any:
     return products.ordered(products.summed(terms[0], result), result).tensor
 
 
-def _parsed_equation(equation: str, ranks: Sequence[int]) -> tuple[list[str], str] | None:
-    """The letters of each operand and of the result, an ellipsis written out; None for a diagonal."""
+def _parsed_equation(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """The letters of each operand and of the result, an ellipsis written out.
+
+    Raises ValueError for another number of operands or axes, and for a result with repeated or new labels.
+    """
     inputs, arrow, result = equation.partition("->")
+    terms = inputs.split(",")
+    if len(terms) != len(ranks):
+        raise ValueError(f"equation '{equation}' has {len(terms)} operands, and the node has {len(ranks)}")
     spare = [chr(number) for number in range(0x100, 0x180)]  # letters that no equation contains
     letters, most = [], 0
-    for text, rank in zip(inputs.split(","), ranks, strict=True):
-        count = rank - len(text.replace("...", "")) if "..." in text else 0
+    for index, (text, rank) in enumerate(zip(terms, ranks, strict=True)):
+        count = rank - len(text.replace("...", ""))
+        if count < 0 or (count and "..." not in text):
+            raise ValueError(
+                f"operand {index} has {rank} axes, which labels '{text}' of '{equation}' do not fit"
+            )
         letters.append(text.replace("...", "".join(spare[64 - count : 64])))
         most = max(most, count)
     of_operands = "".join(letters)
@@ -72,8 +76,60 @@ def _parsed_equation(equation: str, ranks: Sequence[int]) -> tuple[list[str], st
         )
         result = "..." * (most > 0) + "".join(once)
     result = result.replace("...", "".join(spare[64 - most : 64]))
-    distinct = all(len(set(text)) == len(text) for text in [*letters, result])
-    return (letters, result) if distinct and set(result) <= set(of_operands) else None
+    if len(set(result)) < len(result) or not set(result) <= set(of_operands):
+        raise ValueError(f"the result of '{equation}' has a label twice, or one that no operand has")
+    return letters, result
+
+
+def _diagonal(node: Node, tensor: Any, letters: str) -> _Term:
+    """The term of an operand: its diagonal along the axes that share a letter."""
+    distinct, shape = "".join(dict.fromkeys(letters)), shape_of(tensor)
+    if distinct == letters:
+        return _Term(tensor, letters)
+    sizes: dict[str, Extent] = {}
+    for letter, size in zip(letters, shape, strict=True):
+        if not node.symbols.equal(sizes.setdefault(letter, size), size):
+            shown = " and ".join(str(node.symbols.shown(one)) for one in (sizes[letter], size))
+            raise ValueError(f"axes of label '{letter}' have sizes {shown}, allowed: one size")
+
+    def compute(x: Any) -> Any:
+        def element(*indices: Any) -> Any:
+            at = dict(zip(distinct, indices, strict=True))
+            return x(*(at[letter] for letter in letters))
+
+        return te.compute([int64_of(sizes[letter]) for letter in distinct], element, name="diagonal")
+
+    return _Term(node.builder.emit_te(compute, tensor, primfunc_name_hint="diagonal"), distinct)
+
+
+def _broadcast(node: Node, terms: Sequence[_Term]) -> list[_Term]:
+    """The terms without axes of one element that repeat for a longer axis of another term.
+
+    Raises ValueError for axes of the same letter whose sizes differ in a run.
+    """
+    sizes: dict[str, Extent] = {}
+    for term in terms:
+        for letter, size in term.sizes.items():
+            known = sizes.setdefault(letter, size)
+            if is_one(known):
+                sizes[letter] = size
+            elif not is_one(size) and not node.symbols.equal(known, size):
+                label = f"label '{letter}'" if letter.isascii() else "the ellipsis"
+                raise ValueError(
+                    f"axes of {label} have sizes {node.symbols.shown(known)} and {node.symbols.shown(size)}, "
+                    "allowed: one size, and 1 for an axis that repeats; Expand the shorter operand first"
+                )
+    results = []
+    for term in terms:
+        repeated = [
+            axis
+            for axis, letter in enumerate(term.letters)
+            if is_one(term.sizes[letter]) and not is_one(sizes[letter])
+        ]
+        rest = "".join(letter for axis, letter in enumerate(term.letters) if axis not in repeated)
+        tensor = node.builder.emit(op.squeeze(term.tensor, repeated)) if repeated else term.tensor
+        results.append(_Term(tensor, rest))
+    return results
 
 
 class _Products:

@@ -19,6 +19,7 @@ from kiln.frontend.onnx import order
 from kiln.frontend.onnx.attributes import graphs_in
 from kiln.frontend.onnx.inference import declare_shapes
 from kiln.frontend.onnx.inferred_sizes import repair
+from kiln.frontend.onnx.operand_axes import align_operands
 from kiln.frontend.onnx.plain_session import plain_session
 from kiln.frontend.onnx.predict import Prediction
 from kiln.frontend.onnx.tensor_sizes import elements_of, sizes_of
@@ -30,9 +31,8 @@ Sizes = Mapping[str, Sequence[int | str]]
 def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.ModelProto:
     """`model` with its constants folded and all shapes inferred.
 
-    Changes `model`, too, so that its weights are in memory once: nodes as `repair` does, the shapes of inputs
-    to `sizes`, and all other shapes, which may be wrong then, are removed.
-
+    Changes `model`, too, so that its weights are in memory once: nodes as `repair` and `align_operands` do,
+    the shapes of inputs to `sizes`, and all other shapes, which may be wrong then, are removed.
     `sizes`: shapes of the inputs, as numbers and as names of symbolic sizes.
 
     If all sizes are fixed, the shape arithmetic that exporters emit (Shape → Slice → Concat → Reshape) is
@@ -44,6 +44,7 @@ def canonicalise(model: onnx.ModelProto, path: Path, sizes: Sizes) -> onnx.Model
     _forget_inner_shapes(model.graph)
     _set_input_shapes(model.graph, sizes)
     repair(model)
+    align_operands(model)
     prediction = Prediction(path, model)
     prediction.walk(model.graph)
     _replace_nodes(model, _joins_without_elements(model, prediction))

@@ -83,7 +83,12 @@ def inferred_sizes(model: onnx.ModelProto) -> _Sizes:
     except Exception:  # ONNX raises exception types of its own; folding the constants reports the error
         return {}
     values = [*graph.input, *graph.value_info, *graph.output]
-    return {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in values}
+    kinds = {value.name: value.type.tensor_type for value in values}
+    return {
+        name: [dim.dim_value for dim in kind.shape.dim]
+        for name, kind in kinds.items()
+        if kind.HasField("shape")
+    }
 
 
 def _repair_pool(node: onnx.NodeProto, graph: _KnownSizes) -> list[onnx.TensorProto] | None:
