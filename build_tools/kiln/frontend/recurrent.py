@@ -1,6 +1,7 @@
 """The operator `recurrent`: an LSTM, GRU or RNN layer over all steps, after the product of the input.
 
-Its operands are tensors of float32, G gates, D directions, H hidden units, batch B, length L:
+Its operands are tensors of float32, or all of float64: G gates, D directions, H hidden units, batch B, and
+length L:
 
     given      [L, B, D * G * H]  product of the input and its weights, plus biases
     weights    [D, H, G * H]      of the state; columns by gate, in ONNX's order of gates
@@ -35,7 +36,8 @@ class Recurrent:
 
     `activations`: (name as in ONNX in lower case, alpha, beta) of f, g, h for an LSTM, f, g for a GRU, f for
     an RNN. `clip`: bound of the operands of the gates' activations; None: no bound. `operands`: names of the
-    operands that the call has, in the order of OPERANDS.
+    operands that the call has, in the order of OPERANDS. `dtype`: of the operands and results, float32 or
+    float64.
     """
 
     kind: str
@@ -47,6 +49,7 @@ class Recurrent:
     before_reset: bool = False
     input_forget: bool = False
     batch_first: bool = False
+    dtype: str = "float32"
 
     @property
     def gates(self) -> int:
@@ -67,7 +70,7 @@ class Recurrent:
         """The tuple of results for the operands in `tensors`, by name."""
         first, second, _ = tensors["given"].ty.shape
         shapes = self.shapes(*((second, first) if self.batch_first else (first, second)))
-        types = [relax.TensorType(shape, "float32") for shape in shapes]
+        types = [relax.TensorType(shape, self.dtype) for shape in shapes]
         return added_operators.call(NAME, [tensors[name] for name in self.operands], asdict(self), types)
 
 

@@ -79,7 +79,9 @@ class _Rewriter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
         sizes = shape_of(operands["given"])
         if layer.batch_first or "lengths" in operands:
             return call
-        if not all(isinstance(size, int) for size in sizes) or 4 * int(np.prod(sizes)) < _LEAST:
+        if not all(isinstance(size, int) for size in sizes):
+            return call
+        if np.dtype(layer.dtype).itemsize * int(np.prod(sizes)) < _LEAST:
             return call
         steps = next(count for count in range(_MOST_STEPS, 0, -1) if sizes[0] % count == 0)
         if steps == sizes[0]:
@@ -137,7 +139,7 @@ class _Rewriter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
         emit, parts = self.builder_.emit, sizes[0] // steps
         self._number += 1
         names = ("h", "c") if layer.kind == "LSTM" else ("h",)
-        zeros = const(np.zeros((1, sizes[1], layer.hidden)), "float32")
+        zeros = const(np.zeros((1, sizes[1], layer.hidden)), layer.dtype)
         first = [const(np.ones(1), "bool"), const(np.zeros(1), "int64")]
         begun = emit(loops.begin(self._number, [*first, *(operands.get(name, zeros) for name in names)], []))
         counter, *states = (emit(relax.TupleGetItem(begun, 1 + n)) for n in range(1 + len(names)))
@@ -161,5 +163,5 @@ class _Rewriter(relax.PyExprMutator):  # type: ignore[misc]  # tvm is untyped
         last = [emit(relax.TupleGetItem(ended, 2 + n)) for n in range(len(names))]
         shape = [sizes[0], 1, sizes[1], layer.hidden]
         if not is_read:
-            return [emit(op.zeros(shape, "float32")), *last]
+            return [emit(op.zeros(shape, layer.dtype)), *last]
         return [emit(op.reshape(emit(relax.TupleGetItem(ended, 2 + len(names))), shape)), *last]

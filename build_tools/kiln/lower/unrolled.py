@@ -97,7 +97,7 @@ class _Steps:
             if "lengths" in self.operands:
                 limit = emit(op.expand_dims(self.operands["lengths"], 1))
                 inside = emit(op.less(relax.const(np.int32(time)), limit))
-                outputs[time] = emit(op.where(inside, after[0], relax.const(0.0, "float32")))
+                outputs[time] = emit(op.where(inside, after[0], relax.const(0.0, layer.dtype)))
                 after = [emit(op.where(inside, new, old)) for new, old in zip(after, states, strict=True)]
             else:
                 outputs[time] = after[0]
@@ -109,7 +109,7 @@ class _Steps:
     def _start(self, name: str, side: int) -> Any:
         if name in self.operands:
             return self._part(name, side, int(self.layer.batch_first))
-        return self.emit(op.zeros(relax.ShapeExpr([self.batch, self.layer.hidden]), "float32"))
+        return self.emit(op.zeros(relax.ShapeExpr([self.batch, self.layer.hidden]), self.layer.dtype))
 
     def _columns(self, value: Any, first: int, count: int) -> Any:
         axis = len(value.ty.shape) - 1

@@ -2,8 +2,8 @@
 
 The contribution of the input is one matmul for the whole sequence and for both directions. The operator
 `recurrent` (frontend/recurrent.py) does the rest. Equations and the order of gates are as in the ONNX
-operators; length and batch may be dynamic. float16 is computed in float32. Converters raise ValueError for
-unsupported nodes.
+operators; length and batch may be dynamic. float16 is computed in float32, and float64 in float64.
+Converters raise ValueError for unsupported nodes.
 """
 
 from __future__ import annotations
@@ -90,8 +90,7 @@ class _Layer:
         self.columns = self.gates * self.hidden
         self.batches_first = bool(node.attributes.get("layout", 0))
         self.dtype = str(node.tensor(0).ty.dtype)
-        if self.dtype not in ("float32", "float16"):
-            raise ValueError(f"of {self.dtype}, allowed: float32, float16; cast its input to float32")
+        self.inner = "float64" if self.dtype == "float64" else "float32"  # the type of the computation
 
     def convert(
         self, direction: str, functions: list[tuple[str, float, float]], sides: slice
@@ -125,6 +124,7 @@ class _Layer:
             before_reset=before_reset,
             input_forget=node.op == "LSTM" and bool(node.attributes.get("input_forget", 0)),
             batch_first=self.batches_first,
+            dtype=self.inner,
         )
         layer_results = self.emit(layer.call(present))
         results = [
@@ -137,14 +137,16 @@ class _Layer:
 
     def _const(self, value: Any) -> Any:
         """An array as a constant; an expression as it is."""
-        return relax.const(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
+        if not isinstance(value, np.ndarray):
+            return value
+        return relax.const(np.ascontiguousarray(value), str(value.dtype))
 
     def _weights(self, index: int, sides: slice) -> Any:
-        """Input `index` of the directions `sides` as float32: an array, or an expression."""
+        """Input `index` of the directions `sides` in the computation's type: an array, or an expression."""
         value = self.node.constant(index)
         if value is not None:
-            return value.astype(np.float32)[sides]
-        all_directions = self._cast(self.node.tensor(index), "float32")
+            return value.astype(self.inner)[sides]
+        all_directions = self._cast(self.node.tensor(index), self.inner)
         if int(all_directions.ty.shape[0]) == sides.stop - sides.start:
             return all_directions
         return self.emit(op.strided_slice(all_directions, [0], [sides.start], [sides.stop]))
@@ -169,7 +171,7 @@ class _Layer:
         """The biases of the input's product, [D, G * H], and of the hidden gate, [D, H]; None: no bias."""
         count = sides.stop - sides.start
         if not self.node.has(3):
-            return None, (np.zeros([count, self.hidden], np.float32) if before_reset else None)
+            return None, (np.zeros([count, self.hidden], self.inner) if before_reset else None)
         biases = self._weights(3, sides)
         halves = [
             self._columns(biases, 0, self.columns),
@@ -191,7 +193,7 @@ class _Layer:
     def _input_product(self, weights: Any, bias: Any, count: int) -> Any:
         """The product of the input for all steps and directions."""
         first, second, width = self.node.shape(0)
-        x = self._cast(self.node.tensor(0), "float32")
+        x = self._cast(self.node.tensor(0), self.inner)
         rows = self.emit(op.reshape(x, relax.ShapeExpr([first * second, width])))
         columns = count * self.columns
         matrix = self._reshaped(self._transposed(weights, (2, 0, 1)), [width, columns])
@@ -214,7 +216,7 @@ class _Layer:
         """Initial states of the directions `sides`; None for zeros."""
         if not self.node.has(index):
             return None
-        all_directions = self._cast(self.node.tensor(index), "float32")
+        all_directions = self._cast(self.node.tensor(index), self.inner)
         axis = int(self.batches_first)
         if int(all_directions.ty.shape[axis]) == sides.stop - sides.start:
             return all_directions

@@ -40,9 +40,9 @@ _MOST_ROWS = 4
 _MOST_OF_TASK = 64
 
 
-def _blocking(machine: Machine, batch: int, panel: int) -> Blocking:
+def _blocking(machine: Machine, batch: int, panel: int, dtype: str = "float32") -> Blocking:
     """Rows and vectors of a tile, such that its sums, a vector of weights and a state fit the registers."""
-    lanes = machine.lanes("float32")
+    lanes = machine.lanes(dtype)
     rows = max(1, min(batch, 2 if lanes == 1 or machine.registers < 16 else _MOST_ROWS))
     sums = 16 if machine.registers >= 32 else 8 if machine.registers >= 16 else 4
     vectors = min(8, max(1, sums // rows))
@@ -51,11 +51,11 @@ def _blocking(machine: Machine, batch: int, panel: int) -> Blocking:
     return Blocking(rows, block, vectors, lanes, panel)
 
 
-def panel_of(machine: Machine) -> int:
-    """Columns of a panel: as many as a tile of one row has."""
+def panel_of(machine: Machine, dtype: str = "float32") -> int:
+    """Columns of a panel of weights of `dtype`: as many as a tile of one row has."""
     if machine.packing is not None:
         return machine.packing.columns
-    return _blocking(machine, 1, 0).vectors * machine.lanes("float32")
+    return _blocking(machine, 1, 0, dtype).vectors * machine.lanes(dtype)
 
 
 def packed(weights: Array, layer: Recurrent, panel: int) -> Array:
@@ -69,8 +69,10 @@ def packed(weights: Array, layer: Recurrent, panel: int) -> Array:
 
 
 def stored_form(encoding: Encoding | None, layer: Recurrent) -> Encoding | None:
-    """The encoding in which the kernel reads the weights of the state; None: float32."""
-    if encoding is None or encoding.is_float:
+    """The encoding in which the kernel reads the weights of the state; None: the layer's own type."""
+    if encoding is None or layer.dtype == "float64":
+        return None
+    if encoding.is_float:
         return encoding
     by_column = encoding.columns == 1 and encoding.rows % layer.hidden == 0
     return encoding if by_column or encoding.rows >= layer.directions * layer.hidden else None
@@ -79,7 +81,7 @@ def stored_form(encoding: Encoding | None, layer: Recurrent) -> Encoding | None:
 def _stored(encoding: Encoding | None, layer: Recurrent, panel: int) -> dict[str, tuple[str, Pack]]:
     """Name, data type and packing function of each tensor in which the weights are stored."""
     if encoding is None:
-        return {"weights": ("float32", lambda value: packed(value, layer, panel))}
+        return {"weights": (layer.dtype, lambda value: packed(value, layer, panel))}
     sides, columns = layer.directions, layer.gates * layer.hidden
     form = encoding
 
@@ -118,9 +120,9 @@ def make(
     input_buffer = params[names.index("given")]
     length, batch = (extent(size) for size in sizes_of(layer, input_buffer.shape))
     weights_index = names.index("weights")
-    panel = panel_of(machine) if weights_index in constants else 0
+    panel = panel_of(machine, layer.dtype) if weights_index in constants else 0
     most_rows, columns = ranges.greatest(batch), layer.gates * layer.hidden
-    blocking = _blocking(machine, most_rows, panel)
+    blocking = _blocking(machine, most_rows, panel, layer.dtype)
     arguments = [argument(param) for param in params]
     packs, labels, form = {}, {}, None
     if panel:

@@ -30,7 +30,6 @@ from kiln.kernels.operators.recurrent_products import (
 from kiln.tir.builder import bind, divide, int64, load, modulo, registers, serial, store
 from kiln.tir.symbols import ceil_div, is_dynamic
 from kiln.tir.tiled_loops import tasks_of
-from kiln.tir.vector_expr import f32
 
 
 class LayerLoops(LayerProducts):
@@ -82,7 +81,9 @@ class LayerLoops(LayerProducts):
                     with builder.Then():
                         self._step(rows_of_task)
                     with builder.Else(), serial(count) as row:
-                        self.units(partial(self._write, rows_of_task, bind(first + row), value=f32(0.0)))
+                        self.units(
+                            partial(self._write, rows_of_task, bind(first + row), value=self.number(0.0))
+                        )
 
     def _longest(self, first: Expr, count: Extent) -> Any:
         """Memory that holds the steps of the longest sequence of a task; None if all have all steps."""
@@ -111,9 +112,8 @@ class LayerLoops(LayerProducts):
     def _start(self, name: str, side: Expr, row: Expr, unit: Expr) -> None:
         state_indices = self.state(side, row, unit)
         initial = self.buffers.get(f"{name}0")
-        store(
-            self.buffers[name], state_indices, f32(0.0) if initial is None else load(initial, state_indices)
-        )
+        value = self.number(0.0) if initial is None else load(initial, state_indices)
+        store(self.buffers[name], state_indices, value)
 
     def _advance(self, rows: TaskRows, row: Expr) -> None:
         """Write the states and the output of one row after the step."""
@@ -126,7 +126,7 @@ class LayerLoops(LayerProducts):
             with builder.Then():
                 self.units(lambda unit: self._output(rows, row, unit, step(rows, row, unit)))
             with builder.Else():
-                self.units(lambda unit: self._write(rows, row, unit, f32(0.0)))
+                self.units(lambda unit: self._write(rows, row, unit, self.number(0.0)))
 
     def _output(self, at: TaskRows, row: Expr, unit: Expr, value: Expr) -> None:
         state_indices = self.state(at.side, row, unit)
@@ -165,7 +165,7 @@ class LayerLoops(LayerProducts):
             return self._active(0, value)
 
         put = self._hold(at, row, unit, 0, gate(0))
-        keep = f32(1.0) - put if self.layer.input_forget else gate(2)
+        keep = self.number(1.0) - put if self.layer.input_forget else gate(2)
         fresh = self._active(1, self._gate(at, row, unit, 3))
         store(self.buffers["c"], state_indices, keep * load(self.buffers["c"], state_indices) + put * fresh)
         cell = load(self.buffers["c"], state_indices)
@@ -221,6 +221,6 @@ def recurrent(block: Any, call: Any) -> Any:
             loops = LayerLoops(layer, buffers, length, batch, Blocking(threads=True))
             loops.write(int64(0), int64(1), False)
 
-        return extern_loops(inputs, shapes, names_of(layer), write)
+        return extern_loops(inputs, shapes, names_of(layer), write, layer.dtype)
 
     return block.call_te(compute, *tensors, primfunc_name_hint=layer.kind.lower())

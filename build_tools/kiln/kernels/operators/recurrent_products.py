@@ -94,6 +94,10 @@ class LayerProducts:
         self.length, self.batch, self.blocking = length, batch, blocking
         self.hidden, self.columns = layer.hidden, layer.gates * layer.hidden
 
+    def number(self, value: float) -> Expr:
+        """A constant of the layer's type."""
+        return tirx.FloatImm(self.layer.dtype, value)
+
     # Places of elements
 
     def state(self, side: Expr, row: Expr, unit: Expr) -> list[Expr]:
@@ -163,7 +167,7 @@ class LayerProducts:
         lanes = self.blocking.lanes
         chunks_of_tile, scaled = list(chunks(tile.width, lanes)), "scales" in self.buffers
         scope = "local" if self.blocking.threads else "global"
-        sums = [registers([len(chunks_of_tile), lanes], "float32", scope) for _ in range(count)]
+        sums = [registers([len(chunks_of_tile), lanes], self.layer.dtype, scope) for _ in range(count)]
         rows = [bind(at.first + row + int64(number)) for number in range(count)]
 
         def each(visit: Callable[[int, list[Expr], Expr, int], None]) -> None:
@@ -174,7 +178,7 @@ class LayerProducts:
                         visit(number, [int64(index), lane], int64(start) + lane, size)
 
         def begin(number: int, place: list[Expr], column: Expr, _size: int) -> None:
-            start = tirx.const(0, "float32")
+            start = self.number(0.0)
             if not scaled:
                 start = self._begin(at, rows[number], tile.first, tile.column + column)
             store(sums[number], place, start)
