@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 
 from .drawn_operators.case import DrawnCase, cases_of, compare_case, described, fixed_case, load_case
 from .drawn_operators.draw import Input, Node
@@ -114,6 +115,11 @@ def test_narrow_floats() -> None:
     run(cases)
 
 
+def _named(array: Any) -> Any:
+    """An array in the name of a case: its elements, or its shape where they are many."""
+    return array.tolist() if array.size <= 8 else array.shape
+
+
 def made(
     name: str, *inputs: Any, expected: Any = None, opset: int = 18, data: int = 1, **attributes: Any
 ) -> DrawnCase:
@@ -125,11 +131,8 @@ def made(
     domain = attributes.pop("domain", "")
     results = expected if expected is None or isinstance(expected, list) else [expected]
     node = Node(name, given, attributes, len(results or [0]), opset, domain)
-    case = fixed_case(
-        f"{name}/{attributes} {[np.asarray(one).tolist() for one in inputs[2:]]}",
-        node,
-        results,
-    )
+    others = [_named(np.asarray(one)) for one in inputs[2:]]
+    case = fixed_case(f"{name}/{np.asarray(inputs[0]).dtype} {attributes} {others}", node, results)
     assert case is not None, "the reference takes it"
     return case
 
@@ -211,6 +214,67 @@ def test_types_and_ranks_that_no_seed_draws() -> None:
     cases.append(made("Col2Im", columns_of_image, np.array([4]), np.array([2]), expected=image))
     cropped = np.pad(low[1:2], ((0, 0), (1, 1)))
     cases.append(made("CenterCropPad", low, np.array([1, 6], "i4"), expected=cropped))
+    run(cases)
+
+
+def evaluated(name: str, *inputs: Any, **attributes: Any) -> Any:
+    """The result of a node by ONNX's evaluator; None: an omitted input."""
+    names = ["" if value is None else f"x{number}" for number, value in enumerate(inputs)]
+    node = helper.make_node(name, names, ["y"], **attributes)
+    feeds = {at: value for at, value in zip(names, inputs, strict=True) if at}
+    return ReferenceEvaluator(node).run(None, feeds)[0]
+
+
+def test_recurrent_layers_of_float64() -> None:
+    rng = np.random.default_rng(5)
+    x, size = rng.normal(size=(3, 2, 4)), 1e100  # float32 has no such numbers
+    w, r = rng.normal(size=(1, 5, 4)), rng.normal(size=(1, 5, 5)) * 0.5
+    h, steps = np.zeros((2, 5)), []
+    for step in x * size:
+        h = np.maximum(step @ w[0].T + h @ r[0].T, 0)
+        steps.append(h)
+    more = {"hidden_size": 5, "activations": ["Relu"]}
+    cases = [made("RNN", x * size, w, r, expected=np.stack(steps)[:, None], opset=22, **more)]
+    w, r = rng.normal(size=(1, 20, 4)), rng.normal(size=(1, 20, 5))
+    cases.append(
+        made("LSTM", x, w, r, expected=evaluated("LSTM", x, w, r, hidden_size=5), opset=22, hidden_size=5)
+    )
+    w, r = rng.normal(size=(1, 15, 4)), rng.normal(size=(1, 15, 5))
+    cases.append(
+        made("GRU", x, w, r, expected=evaluated("GRU", x, w, r, hidden_size=5), opset=22, hidden_size=5)
+    )
+    run(cases)
+
+
+def test_integers_between_elements() -> None:
+    """Resize and GridSample of integers."""
+    rng = np.random.default_rng(6)
+    sizes, small = np.array([1, 2, 12, 14]), np.array([1, 2, 3, 5])
+    x = rng.integers(0, 256, (1, 2, 6, 7))
+    cases = []
+    for dtype, mode in (("int16", "cubic"), ("uint8", "cubic"), ("int64", "linear"), ("uint32", "linear")):
+        given = (x.astype(dtype), None, None, sizes)
+        cases.append(made("Resize", *given, expected=evaluated("Resize", *given, mode=mode), mode=mode))
+    for dtype, mode in (("uint8", "linear"), ("int32", "cubic")):  # of ONNX Runtime
+        cases.append(made("Resize", x.astype(dtype), None, None, small, mode=mode, antialias=1))
+    grid = rng.uniform(-1.2, 1.2, (1, 4, 5, 2)).astype("f4")
+    for dtype in ("uint8", "int32", "bool"):
+        given = x > 128 if dtype == "bool" else x.astype(dtype)
+        samples = evaluated("GridSample", given.astype("f8"), grid).astype(dtype)
+        cases.append(made("GridSample", given, grid, expected=samples, opset=20, data=2))
+    run(cases)
+
+
+def test_sizes_of_the_run_that_no_seed_draws() -> None:
+    rng = np.random.default_rng(7)
+    signal = rng.normal(size=(1, 10, 1)).astype("f4")
+    cases = [made("NonZero", np.float32(3))]  # one axis, as in ONNX Runtime
+    for length, one_sided in ((7, 0), (12, 1)):
+        cases.append(made("DFT", signal, np.int64(length), data=2, axis=1, onesided=one_sided))
+    blocks = rng.normal(size=(1, 8, 6)).astype("f4")
+    cases.append(made("Col2Im", blocks, np.array([4, 3]), np.array([2, 2]), data=2))
+    whole = np.int8([-9, -2, 0, 1, 2, 9])
+    cases.append(made("Erf", whole, expected=np.int8([-1, 0, 0, 0, 0, 1]), opset=9))
     run(cases)
 
 

@@ -32,7 +32,7 @@ def evaluator(model: onnx.ModelProto) -> Callable[[Sequence[Array]], list[Array]
     """A function from the inputs of `model` to its outputs, both as bundles have them."""
     from onnx.reference import ReferenceEvaluator
 
-    run = ReferenceEvaluator(model)
+    run = ReferenceEvaluator(model, new_ops=[_grid_sample()])
     weights = {weight.name for weight in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in weights]
 
@@ -45,6 +45,22 @@ def evaluator(model: onnx.ModelProto) -> Callable[[Sequence[Array]], list[Array]
         return [stored(np.asarray(array), _kind(value)) for value, array in results]
 
     return evaluate
+
+
+def _grid_sample() -> Any:
+    """ONNX's GridSample, which of integers computes the weights in integers, and so only zeros, in floats."""
+    from onnx.reference.ops.op_grid_sample import GridSample as Floats
+
+    class GridSample(Floats):  # type: ignore[misc]  # its name is the operator's
+        op_domain = ""
+
+        def _run(self, X: Array, grid: Array, **attributes: Any) -> tuple[Array]:  # noqa: N803
+            if X.dtype.kind not in "biu":
+                return (np.asarray(super()._run(X, grid, **attributes)[0]),)
+            samples = super()._run(X.astype(np.float64), grid, **attributes)[0]
+            return (np.asarray(samples).astype(X.dtype),)
+
+    return GridSample
 
 
 def _kind(value: onnx.ValueInfoProto) -> int:

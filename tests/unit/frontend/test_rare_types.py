@@ -57,7 +57,7 @@ def test_samples_have_the_type_of_the_image(image: str, grid: str, mode: str, tm
     compare(path, (x > 4 if image == "bool" else x).astype(dtypes[0]), GRID.astype(dtypes[1]))
 
 
-def test_integers_are_not_interpolated(tmp_path: Path) -> None:
-    text = "g (uint8[1,2,3,4] x, float[1,4,5,2] t) => (uint8[1,2,4,5] y) { y = GridSample(x, t) }"
-    with pytest.raises(KilnError, match="mode bilinear of uint8, allowed: floats, or mode nearest"):
-        imported(write(tmp_path / "m.onnx", text), {})
+def test_truth_values_are_not_resized_by_weights(tmp_path: Path) -> None:
+    text = 'g (bool[1,2,3,4] x) => (bool[1,2,6,8] y) { y = Resize<mode = "linear">(x, , scales) }'
+    with pytest.raises(KilnError, match="mode linear of bool, allowed: numbers, or mode nearest"):
+        imported(write(tmp_path / "m.onnx", text, scales=np.float32([1, 1, 2, 2])), {})

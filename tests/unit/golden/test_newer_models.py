@@ -57,6 +57,27 @@ def test_types_that_onnx_runtime_lacks(tmp_path: Path) -> None:
     assert reference.about["name"] == "onnx"
 
 
+def test_types_that_onnx_runtime_lacks_when_it_runs(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 19]>
+        g (uint8[1,1,1,4] x) => (uint8[1,1,1,8] y) <float[4] s = {1, 1, 1, 2}>
+        { y = Resize<mode = "cubic">(x, , s) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    reference = open_reference(tmp_path / "m.onnx")
+    [got] = reference.run([np.uint8([[[[8, 8, 8, 8]]]])])
+    assert got.ravel().tolist() == [8] * 8 and reference.about["name"] == "onnx"
+
+
+def test_integers_between_pixels(tmp_path: Path) -> None:
+    """Of integers ONNX's own evaluator computes zeros."""
+    text = """<ir_version: 9, opset_import: ["" : 20]>
+        g (uint8[1,1,1,2] x, float[1,1,1,2] t) => (uint8[1,1,1,1] y) { y = GridSample(x, t) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    [got] = open_reference(tmp_path / "m.onnx").run(
+        [np.uint8([[[[200, 101]]]]), np.zeros((1, 1, 1, 2), "f4")]
+    )
+    assert got.ravel().tolist() == [150]
+
+
 def test_what_neither_can_run_is_told_in_the_words_of_onnx_runtime(tmp_path: Path) -> None:
     _saved(tmp_path / "m.onnx", helper.make_node("SwiGLU", ["x"], ["y"]))
     reference = open_reference(tmp_path / "m.onnx")

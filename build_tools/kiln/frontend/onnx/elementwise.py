@@ -215,6 +215,15 @@ def prelu(node: Node) -> Any:
     return op.where(op.less(x, relax.const(0, dtype)), op.multiply(x, slope), x)
 
 
+def erf(node: Node) -> Any:
+    """Erf; of integers, as in operator set 9, without the fraction: 0, or 1 and -1 far from 0."""
+    x, dtype = node.tensor(0), _dtype(node.tensor(0))
+    if "float" in dtype:
+        return op.erf(x)
+    values = node.builder.emit(op.astype(x, "float64"))
+    return op.astype(node.builder.emit(op.erf(values)), dtype)
+
+
 def eye_like(node: Node) -> Any:
     """EyeLike in the type of `dtype`; TVM's operator computes int32, whatever type it states."""
     number = node.attributes.get("dtype")
@@ -258,6 +267,7 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "Dropout": dropout,
     "Elu": _exponential_below_zero(1.0, 1.0),
     "Equal": equal,
+    "Erf": erf,
     "EyeLike": eye_like,
     "IsInf": is_inf,
     "LpNormalization": lp_normalization,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -15,13 +14,13 @@ import numpy as np
 from tvm import relax, tirx
 
 from kiln.extents import Extent
+from kiln.frontend.onnx.integer_resize import resize_integers, rounded
 from kiln.frontend.onnx.node import Node, as_tensor, prims, shape_expr
 from kiln.frontend.onnx.resample import SIMPLE, Rule, resample, rule_with_rounding
 from kiln.frontend.onnx.run_resize import RunResize
 from kiln.frontend.onnx.value import Ratio, from_items
 
 _RELAX_METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
-_LINEAR_INTEGERS = ("int8", "uint8", "int32")  # that ONNX Runtime interpolates
 # Scales are float32, so 2/3 is stored as 0.6666667. Exporters do not use fractions with greater divisors.
 _GREATEST_DIVISOR = 1024
 # Images of fewer channels are resized along one axis after the other.
@@ -35,24 +34,35 @@ def resize(node: Node) -> Any:
     output and input size were the scale, even if rounding the size has changed the ratio. Whatever it lacks
     is resized axis by axis (kiln.frontend.onnx.resample).
     """
+    mode = _mode(node)
+    if mode != "nearest" and not str(node.tensor(0).ty.dtype).startswith("float"):
+        return resize_integers(node, mode, _resize_floats)
+    return _resize_floats(node)
+
+
+def _mode(node: Node) -> str:
+    return node.text("mode", "nearest").replace("bilinear", "linear")
+
+
+def _resize_floats(node: Node, rounded_to: str = "") -> Any:
+    """Resize of floats, or in mode nearest of any type; `rounded_to`: as of Rule."""
     # Before operator set 11, when its inputs were the data and the scales, positions were plain quotients.
     old = node.op == "Upsample" or len(node.inputs) == 2
     coordinates = node.text("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
-    mode = node.text("mode", "nearest").replace("bilinear", "linear")
+    mode = _mode(node)
     rounding = node.text("nearest_mode", _old_rounding(node, mode) if old else "round_prefer_floor")
     shape, dtype = node.shape(0), str(node.tensor(0).ty.dtype)
-    if mode != "nearest" and not dtype.startswith("float"):
-        return _resize_integers(node, mode, dtype)
+    rule = _rule(node, mode, coordinates, rounding, rounded_to)
     if not _is_known(node, coordinates):
-        return _resize_in_run(node, _rule(node, mode, coordinates, rounding))
+        return _resize_in_run(node, rule)
     # resize2d computes in float32.
     if rounding == SIMPLE or dtype == "float64" or not _fits_resize2d(node, shape, coordinates):
-        return _resize_axes(node, _rule(node, mode, coordinates, rounding))
+        return _resize_axes(node, rule)
     sizes = node.known_elements(3) if node.has(3) else _sizes_from_scales(node, shape)
     if sizes is None:
-        return _resize_axes(node, _rule(node, mode, coordinates, rounding))
+        return _resize_axes(node, rule)
     if not _is_exact(node, mode, coordinates, sizes[2:]) or _has_few_channels(mode, shape, sizes):
-        return _resize_axes(node, _rule(node, mode, coordinates, rounding))
+        return _resize_axes(node, rule)
     data = node.tensor(0)
     if (mode, coordinates, rounding) == ("nearest", "asymmetric", "floor"):
         pairs = list(zip(shape, sizes, strict=True))
@@ -74,18 +84,6 @@ def resize(node: Node) -> Any:
         extrapolation_value=node.attributes.get("extrapolation_value", 0.0),
     )
     return relax.op.squeeze(resized, [2]) if rows else resized
-
-
-def _resize_integers(node: Node, mode: str, dtype: str) -> Any:
-    """Resize of integers, as of QOperator graphs: in floats, without the fractions, as in ONNX Runtime."""
-    if dtype not in _LINEAR_INTEGERS or mode != "linear" or node.attributes.get("antialias"):
-        allowed = f"floats, mode linear without antialias of {', '.join(_LINEAR_INTEGERS)}, or mode nearest"
-        raise ValueError(f"mode {mode} of {dtype}, allowed: {allowed}; insert Casts around it")
-    emit = node.builder.emit
-    data, unit = node.tensor(0), (relax.const(1.0, "float32"), relax.const(0, dtype))
-    floats = emit(relax.op.dequantize(data, *unit) if dtype != "int32" else relax.op.astype(data, "float32"))
-    resized = emit(resize(replace(node, replaced={**node.replaced, 0: floats})))
-    return relax.op.astype(resized, dtype)
 
 
 def _is_exact(node: Node, mode: str, coordinates: str, new: Sequence[Extent]) -> bool:
@@ -152,7 +150,7 @@ def _is_known(node: Node, coordinates: str) -> bool:
     return (node.elements(3) if node.has(3) else _scales(node)) is not None
 
 
-def _rule(node: Node, mode: str, coordinates: str, rounding: str) -> Rule:
+def _rule(node: Node, mode: str, coordinates: str, rounding: str, rounded_to: str) -> Rule:
     """The rule of a Resize axis by axis."""
     attributes = node.attributes
     return Rule(
@@ -163,6 +161,7 @@ def _rule(node: Node, mode: str, coordinates: str, rounding: str) -> Rule:
         float(attributes.get("cubic_coeff_a", -0.75)),
         bool(attributes.get("exclude_outside", 0)) and mode != "nearest",
         float(attributes.get("extrapolation_value", 0.0)),
+        rounded_to,
     )
 
 
@@ -196,7 +195,7 @@ def _resize_axes(node: Node, rule: Rule) -> Any:
         assert roi is not None
         region = [float(end) for end in roi.reshape(-1)]
     data = node.tensor(0)
-    for number in changed:
+    for number in reversed(changed) if rule.rounded_to else changed:
         axis, ends = axes[number], (region[number], region[len(axes) + number])
         if old[number] != new[number] or scales[number] != 1 or ends != (0.0, 1.0):
             pair = int(old[number]), int(new[number])
@@ -209,6 +208,8 @@ def _resize_axes(node: Node, rule: Rule) -> Any:
                 rule_with_rounding(rule, scales[number]),
                 ends,
             )
+            if rule.rounded_to:
+                data = rounded(node.builder.emit, data, rule.rounded_to)
     return data
 
 

@@ -16,6 +16,7 @@ from tvm import relax, tirx
 from kiln.extents import Extent
 from kiln.frontend.onnx import (
     affine_grid,
+    col2im,
     counted_ops,
     data_dependent_sizes,
     einsum,
@@ -267,6 +268,7 @@ OVERRIDES: dict[str, Converter] = {
     "RMSNormalization": rms_normalization,
     "Split": split,
     **affine_grid.CONVERTERS,
+    **col2im.CONVERTERS,
     **counted_ops.CONVERTERS,
     **elementwise.CONVERTERS,
     **image_ops.CONVERTERS,

@@ -1,4 +1,4 @@
-"""Converters of ONNX operators that move elements: blocks of space and depth, sequences, windows.
+"""Converters of ONNX operators that move elements: blocks of space and depth, sequences, sorted elements.
 
 Converters have the interface of kiln.frontend.onnx.ops. Sizes are ints or TIR expressions.
 """
@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tvm import relax, te, tirx
+from tvm import relax
 
 from kiln.extents import Extent
 from kiln.frontend.onnx import counted_ops
 from kiln.frontend.onnx.node import Node, prims, reshaped, shape_expr
-from kiln.frontend.symbols import int64, int64_of
 
 op = relax.op
 
@@ -73,66 +72,6 @@ def reverse_sequence(node: Node) -> Any:
     return op.gather_elements(x, emit(op.broadcast_to(chosen, shape_expr(shape))), time)
 
 
-def col2im(node: Node) -> Any:
-    """Col2Im: sums overlapping blocks (N, C * block, windows) into images of any number of axes."""
-    image, block = node.known_elements(1), [int(size) for size in _numbers(node, 2)]
-    rank, symbols = len(image), node.symbols
-    dilations = [int(v) for v in node.attributes.get("dilations") or [1] * rank]
-    strides = [int(v) for v in node.attributes.get("strides") or [1] * rank]
-    pads = [int(v) for v in node.attributes.get("pads") or [0] * 2 * rank]
-    counts = [
-        symbols.simplify(
-            (image[i] + (pads[i] + pads[rank + i] - dilations[i] * (block[i] - 1) - 1)) // strides[i] + 1
-        )
-        for i in range(rank)
-    ]
-    batch, depth, windows = node.shape(0)
-    if not symbols.equal(symbols.product(counts), windows):
-        raise ValueError(
-            f"its input '{node.inputs[0]}' has {windows} windows, allowed for images of {image}: "
-            f"{symbols.product(counts)}"
-        )
-    block_elements = 1
-    for size in block:
-        block_elements *= size
-    channels = _divided(depth, block_elements, "channels", node)
-    split = op.reshape(node.tensor(0), shape_expr([batch, channels, *block, *counts]))
-    dtype = str(node.tensor(0).ty.dtype)
-    if dtype == "bool":  # counted: an element is true if one of its blocks is
-        split, dtype = op.astype(node.builder.emit(split), "int32"), "int32"
-
-    def compute(columns: Any) -> Any:
-        taps = [te.reduce_axis((int64(0), int64(size)), f"k{i}") for i, size in enumerate(block)]
-
-        def element(n: Any, c: Any, *indices: Any) -> Any:
-            inside, where = [], []
-            for i, index in enumerate(indices):
-                offset = index + pads[i] - taps[i].var * dilations[i]
-                window = tirx.floordiv(offset, strides[i])
-                inside += [
-                    tirx.EQ(tirx.floormod(offset, int64(strides[i])), int64(0)),
-                    window >= 0,
-                    window < int64_of(counts[i]),
-                ]
-                where.append(tirx.max(tirx.min(window, int64_of(counts[i]) - 1), 0))
-            value = columns(n, c, *(tap.var for tap in taps), *where)
-            # Not a selection: TVM drops the clamps where the condition implies them, and then all are read.
-            return te.sum(tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, dtype)), axis=taps)
-
-        return te.compute([int64_of(size) for size in (batch, channels, *image)], element, name="col2im")
-
-    sums = node.builder.emit_te(compute, node.builder.emit(split), primfunc_name_hint="col2im")
-    return op.astype(sums, "bool") if str(node.tensor(0).ty.dtype) == "bool" else sums
-
-
-def _numbers(node: Node, index: int) -> list[Extent]:
-    """Input `index` as sizes. Raises ValueError if one is not known before the model runs."""
-    numbers = node.known_elements(index)
-    if not all(isinstance(size, int) for size in numbers):
-        raise ValueError(f"its input '{node.inputs[index]}' must not depend on dynamic sizes")
-    return numbers
-
-
 def top_k(node: Node) -> Any:
     """TopK of early operator sets, or with a `k` that is computed from shapes, as for a sort of a whole axis.
 
@@ -163,7 +102,6 @@ def top_k(node: Node) -> Any:
 
 
 CONVERTERS: dict[str, Callable[[Node], Any]] = {
-    "Col2Im": col2im,
     "DepthToSpace": depth_to_space,
     "ReverseSequence": reverse_sequence,
     "SpaceToDepth": space_to_depth,

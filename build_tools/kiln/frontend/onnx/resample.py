@@ -23,7 +23,10 @@ _MOST_TAKES = 4  # more neighbours are summed by a matrix product
 
 @dataclass(frozen=True)
 class Rule:
-    """The attributes of a Resize; `cubic` is cubic_coeff_a, `extrapolation` the value outside of the data."""
+    """The attributes of a Resize; `cubic` is cubic_coeff_a, `extrapolation` the value outside of the data.
+
+    `rounded_to`: the integer type to which the result of each axis is rounded, the last axis first; else "".
+    """
 
     mode: str
     coordinates: str
@@ -32,6 +35,7 @@ class Rule:
     cubic: float = -0.75
     exclude_outside: bool = False
     extrapolation: float = 0.0
+    rounded_to: str = ""
 
 
 def resample(

@@ -22,6 +22,7 @@ from kiln.frontend.counted import movement
 from kiln.frontend.counted.memory import serial
 from kiln.frontend.counted.movement import element
 from kiln.frontend.onnx import run_nearest
+from kiln.frontend.onnx.integer_resize import rounded
 from kiln.frontend.onnx.known_parts import known_parts
 from kiln.frontend.onnx.node import Node, as_tensor
 from kiln.frontend.onnx.resample import Rule, rule_with_rounding
@@ -87,8 +88,9 @@ class RunResize:
     def result(self, region: Any) -> Any:
         """The resized data. `region`: float64, starts of the axes, then ends; None for whole axes."""
         data = self.node.tensor(0)
-        for number, axis in enumerate(self.axes):
-            new = self._size(number)
+        numbers = range(len(self.axes))
+        for number in reversed(numbers) if self.rule.rounded_to else numbers:
+            axis, new = self.axes[number], self._size(number)
             if region is None and self._is_unchanged(number, new):
                 continue
             scale = None if self._given is None else self._given[number]
@@ -99,6 +101,8 @@ class RunResize:
             data = _ResizedAxis(self.node, rule, axis, self.old[number], new).resized(
                 data, [self._ratios, *([] if region is None else [region])], number, len(self.axes)
             )
+            if rule.rounded_to:
+                data = rounded(self.node.builder.emit, data, rule.rounded_to)
         return data
 
     def _is_unchanged(self, number: int, new: Extent) -> bool:

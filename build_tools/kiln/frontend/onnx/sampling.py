@@ -12,6 +12,7 @@ import numpy as np
 from onnx import helper
 from tvm import DataType, relax, te, tirx
 
+from kiln.frontend.onnx.integer_resize import clipped, wide_type
 from kiln.frontend.onnx.node import Node, shape_expr
 from kiln.frontend.rows_written import rows_written
 
@@ -195,16 +196,13 @@ def grid_sample(node: Node) -> Any:
     if types == ["float32", "float32"]:
         return None
     emit, axes = node.builder.emit, len(node.shape(0))
-    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(
-        mode_given := node.text("mode", "bilinear"), mode_given
-    )
+    mode = node.text("mode", "bilinear")
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
     if axes not in (4, 5) or (axes == 5 and mode == "bicubic"):
         raise ValueError(f"mode {mode} of {axes} axes, allowed: 4 axes, or 5 without cubic")
-    if mode != "nearest" and not types[0].startswith("float"):
-        raise ValueError(
-            f"mode {mode_given} of {types[0]}, allowed: floats, or mode nearest; insert Casts around it"
-        )
-    inner = "float64" if "float64" in types else "float32"
+    is_float = types[0].startswith("float")
+    image_type = types[0] if is_float else wide_type(types[0])
+    inner = "float64" if "float64" in (image_type, types[1]) else "float32"
     x, grid = (
         tensor if dtype == inner else emit(op.astype(tensor, inner))
         for tensor, dtype in zip((x, grid), types, strict=True)
@@ -217,7 +215,11 @@ def grid_sample(node: Node) -> Any:
         padding_mode=node.text("padding_mode", "zeros"),
         align_corners=bool(node.attributes.get("align_corners", 0)),
     )
-    return result if types[0] == inner else op.astype(emit(result), types[0])
+    if types[0] == inner:
+        return result
+    if mode == "bicubic" and not is_float and types[0] != "bool":
+        result = clipped(emit(result), types[0])  # it may be beyond the elements around
+    return op.astype(emit(result), types[0])
 
 
 CONVERTERS: dict[str, Callable[[Node], Any]] = {

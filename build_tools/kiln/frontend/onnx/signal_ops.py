@@ -11,11 +11,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tvm import relax
+from tvm import relax, tirx
 
 from kiln.extents import Extent, shape_of
+from kiln.frontend.counted import movement
+from kiln.frontend.counted.movement import element
+from kiln.frontend.counted.sizes import counted_size
 from kiln.frontend.onnx.node import Node, as_tensor, prims, shape_expr
 from kiln.frontend.onnx.value import from_items, not_known
+from kiln.frontend.symbols import int64
 
 op = relax.op
 
@@ -98,18 +102,37 @@ def dft(node: Node) -> Any:
     axis = int(axis) % len(shape)
     if shape[-1] not in (1, 2):
         raise ValueError(f"a tensor of {shape}: its last size must be 1 (real) or 2 (complex)")
-    length = node.known_elements(1)[0] if node.has(1) else shape[axis]
     one_sided, inverse = (bool(node.attributes.get(key, 0)) for key in ("onesided", "inverse"))
+    given = _given_length(node, axis, one_sided and not inverse) if node.has(1) else None
+    length = shape[axis] if given is None else given
     order = [*(i for i in range(len(shape) - 1) if i != axis), axis, len(shape) - 1]
     moved = emit(op.permute_dims(x, order))
     back = [int(i) for i in np.argsort(order)]
     if one_sided and inverse:
-        return op.permute_dims(
-            _inverse_real(node, moved, node.known_elements(1)[0] if node.has(1) else None), back
-        )
+        return op.permute_dims(_inverse_real(node, moved, given), back)
     frequencies = node.symbols.simplify(length // 2 + 1) if one_sided else length
     transform = _transform(node, moved, length, frequencies, inverse)
     return op.permute_dims(transform, back)
+
+
+def _given_length(node: Node, axis: int, halved: bool) -> Extent:
+    """The length of the transform, input 1 of a DFT, which the run counts where only it knows the length.
+
+    halved: whether the result has half of the frequencies, length // 2 + 1 along `axis`.
+    """
+    known = node.elements(1)
+    if known is not None:
+        return known[0]
+
+    def positive(numbers: Any) -> Any:
+        length = element(numbers, 0)
+        return tirx.Select(length >= int64(1), length, int64(-1))
+
+    count = movement.number(node.builder, [node.tensor(1)], positive, "dft_length")
+    name = f"{node.outputs[0]}[{axis}]"
+    most = node.symbols.most_counted(name, None)
+    greatest = node.symbols.simplify(2 * most - 1) if halved else most
+    return counted_size(node.builder, node.symbols, name, count, greatest)
 
 
 def _inverse_real(node: Node, x: Any, length: Extent | None) -> Any:
@@ -124,7 +147,8 @@ def _inverse_real(node: Node, x: Any, length: Extent | None) -> Any:
         )
     if length is None:
         length = node.symbols.simplify(2 * (frequencies - 1))
-    if not node.symbols.holds(length >= 1):
+    is_counted = node.has(1) and node.elements(1) is None  # the run has seen that it is positive
+    if not is_counted and not node.symbols.holds(length >= 1):
         raise ValueError(
             f"attributes 'onesided' and 'inverse' are both 1 for a result of {length} numbers: "
             "allowed is 1 or more; raise the min of its dimensions in 'dims'"
