@@ -149,6 +149,23 @@ CASES: dict[str, tuple[list[Array], Callable[..., Any], Callable[..., Array]]] =
         lambda x, y: OP.sum(OP.multiply(x, y), 2),
         lambda x, y: np.sum(x * y, 2),
     ),
+    "ties": (
+        [np.arange(-3.5, 4, 0.5, dtype="float32")],
+        lambda x: OP.round(x),
+        np.round,  # ONNX's Round: ties to even
+    ),
+    "nearest": (
+        [_floats(1, 2, 4, 5)],
+        lambda x: OP.image.resize2d(
+            x,
+            (7, 9),
+            layout="NCHW",
+            method="nearest_neighbor",
+            coordinate_transformation_mode="align_corners",
+            rounding_method="round",
+        ),
+        lambda x: x[:, :, [0, 1, 1, 2, 2, 3, 3]][:, :, :, [0, 1, 1, 2, 2, 3, 3, 4, 4]],
+    ),
     "largest": ([_TIES], lambda x: OP.topk(x, 4, 1, "indices"), lambda x: _largest(x, 4, 1)),
     "largest_middle": (
         [_floats(2, 33, 5)],

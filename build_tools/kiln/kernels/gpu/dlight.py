@@ -31,6 +31,7 @@ from kiln.kernels.gpu.block_tile import Gpu, ProductTiles
 from kiln.kernels.gpu.global_loads import in_stages, without_branches
 from kiln.kernels.gpu.grid_limits import within_limits
 from kiln.kernels.gpu.reductions import Careful, Finished, SharedReduction, Spread, with_finite_identities
+from kiln.kernels.gpu.rounding import with_ties_away
 from kiln.kernels.gpu.short_indices import with_short_indices
 from kiln.kernels.gpu.tensor_cores import TensorProduct
 from kiln.kernels.gpu.unit_reductions import without_unit_reductions
@@ -186,7 +187,7 @@ def lower(
         assert by_hand is not None, "it has no shuffles of TVM's"
         return by_hand
     named = func.with_attr("global_symbol", "kernel").with_attr("dlight.do_not_tensorize", True)
-    named = without_unit_reductions(serial_loops.mapped(named))
+    named = without_unit_reductions(serial_loops.mapped(with_ties_away(named)))
     identities = with_finite_identities(with_short_indices(named, size))
     tensor = TensorProduct(tiles or ProductTiles(Gpu(multiprocessors)))
     plain = Careful(Finished(multiprocessors)), Spread(multiprocessors)
