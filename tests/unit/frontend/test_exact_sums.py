@@ -45,6 +45,18 @@ def test_sums_of_extreme_values(held: bool, point: bool) -> None:
     assert (got == (TERMS * 254 * 128 if point else SUM)).all()
 
 
+@pytest.mark.parametrize("point", [False, True])
+def test_convolutions_of_signed_data(point: bool) -> None:
+    """Their weights are the first operand of ONNX Runtime's products."""
+    data, weights = np.full((1, TERMS, 4), 127, np.int8), np.full((2, TERMS, 3), 255, np.uint8)
+    points = {"pa": np.array(-1, np.int8), "pb": np.array(1, np.uint8)} if point else {}
+    node = helper.make_node("ConvInteger", ["a", "b", *points], ["y"], pads=[1, 0])
+    content = product({"a": data}, {"b": weights, **points}, [node])
+    (got,) = plain_session(content).run(None, {"a": data})
+    term = 128 * 254 if point else SUM // TERMS
+    assert (got == TERMS * term * np.array([2, 3, 3])).all()
+
+
 def test_data_whose_type_is_inferred() -> None:
     moved = helper.make_node("Transpose", ["a"], ["moved"], perm=[1, 0])
     node = helper.make_node("MatMulInteger", ["moved", "b"], ["y"])

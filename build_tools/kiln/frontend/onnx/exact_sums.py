@@ -3,7 +3,7 @@
 On x86 CPUs without VNNI, ONNX Runtime 1.31 adds two products of uint8 and int8 in 16 bits, and saturates: a
 MatMulInteger of 8 terms is off by up to 32512. Its kernels for other types are exact. The second operand of
 such a product becomes uint8 here, with 128 added to it and to its zero point, which leaves the product as it
-is.
+is. In ConvInteger the weights are the first operand, and the data the second.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ _OFFSET = 128
 
 @dataclass(frozen=True)
 class _IntegerProduct:
-    """Positions of an operator's inputs: weights with their zero points, and the zero point of the data.
+    """Positions of an operator's inputs: second operands of products, and the first one, with zero points.
 
-    `data`: the position of the data; None where the operator quantises it to uint8 itself.
+    `first`: None where the operator quantises it to uint8 itself.
     """
 
-    weights: tuple[tuple[int, int], ...]
-    data: int | None = 0
-    data_point: int | None = None
+    second: tuple[tuple[int, int], ...]
+    first: int | None = 0
+    first_point: int | None = None
 
 
 _PRODUCTS = {
-    "MatMulInteger": _IntegerProduct(((1, 3),), data_point=2),
-    "ConvInteger": _IntegerProduct(((1, 3),), data_point=2),
-    "QLinearMatMul": _IntegerProduct(((3, 5),), data_point=2),
-    "QLinearConv": _IntegerProduct(((3, 5),), data_point=2),
-    "QGemm": _IntegerProduct(((3, 5),), data_point=2),
-    "MatMulIntegerToFloat": _IntegerProduct(((1, 5),), data_point=4),
-    "QAttention": _IntegerProduct(((1, 7),), data_point=6),
-    "DynamicQuantizeMatMul": _IntegerProduct(((1, 3),), data=None),
-    "DynamicQuantizeLSTM": _IntegerProduct(((1, 9), (2, 11)), data=None),
+    "MatMulInteger": _IntegerProduct(((1, 3),), first_point=2),
+    "ConvInteger": _IntegerProduct(((0, 2),), first=1, first_point=3),
+    "QLinearMatMul": _IntegerProduct(((3, 5),), first_point=2),
+    "QLinearConv": _IntegerProduct(((3, 5),), first_point=2),
+    "QGemm": _IntegerProduct(((3, 5),), first_point=2),
+    "MatMulIntegerToFloat": _IntegerProduct(((1, 5),), first_point=4),
+    "QAttention": _IntegerProduct(((1, 7),), first_point=6),
+    "DynamicQuantizeMatMul": _IntegerProduct(((1, 3),), first=None),
+    "DynamicQuantizeLSTM": _IntegerProduct(((1, 9), (2, 11)), first=None),
 }
 
 
@@ -124,17 +124,17 @@ class _Rewriting:
                 self.graph.initializer.remove(self.stored[name])
 
     def _rewrite(self, node: onnx.NodeProto, product: _IntegerProduct) -> None:
-        data_types = [TensorProto.UINT8] if product.data is None else []
-        for position in (product.data, product.data_point):
+        types = [TensorProto.UINT8] if product.first is None else []
+        for position in (product.first, product.first_point):
             if position is not None:
-                data_types.append(self._type(node, position))
-        if TensorProto.UINT8 not in data_types:
+                types.append(self._type(node, position))
+        if TensorProto.UINT8 not in types:
             return
-        for weights, point in product.weights:
-            if TensorProto.INT8 not in (self._type(node, weights), self._type(node, point)):
+        for second, point in product.second:
+            if TensorProto.INT8 not in (self._type(node, second), self._type(node, point)):
                 continue
             node.input.extend([""] * (point + 1 - len(node.input)))
-            node.input[weights] = self._raise(node.input[weights])
+            node.input[second] = self._raise(node.input[second])
             node.input[point] = self._raise(node.input[point]) if node.input[point] else self._constant()
 
     def _type(self, node: onnx.NodeProto, position: int) -> int:
