@@ -57,7 +57,7 @@ SAMPLE: dict[str, tuple[int, ...]] = {
     "RoiAlign": (1, 105),  # the default of an early operator set; a dynamic number of images
     "Sign": (104,),  # of integers without a sign
     "Sin": (105,),  # float64
-    "Slice": (0, 3, 10),
+    "Slice": (0, 3, 10, 6001),  # … backwards from before the axis, along fixed axes of a dynamic tensor
     "SimplifiedLayerNormalization": (5,),  # over all axes
     "STFT": (3,),  # a window of the run, a dynamic signal
     "Tile": (5,),

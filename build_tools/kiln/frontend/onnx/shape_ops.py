@@ -160,9 +160,10 @@ def slice_(node: Node) -> Any:
             low, high = _clamped(first, size, size, symbols), _clamped(last, size, size, symbols)
         else:  # flip the axis, then slice with a positive step
             data = relax.op.flip(data, axis)
+            before = 0 if symbols.holds(size > 0) else -1  # the least position to start from
             low, high = [
-                symbols.simplify(size - 1 - _clamped(end, size, size - 1, symbols, -1))
-                for end in (first, last)
+                symbols.simplify(size - 1 - _clamped(end, size, size - 1, symbols, least))
+                for end, least in ((first, before), (last, -1))
             ]
         begin.append(low)
         end.append(symbols.simplify(larger(low, high)))
@@ -177,7 +178,8 @@ def _fixed_slice(data: Any, shape: list[Extent], limits: Iterable[tuple[Any, ...
     for axis, first, last, step in limits:
         if step == 0:
             raise _wrong_step("0")
-        indices = range(int(shape[axis]))[first:last:step]
+        # ONNX starts at 0, too, from a start before the axis; Python's slices with negative steps do not.
+        indices = range(int(shape[axis]))[max(first, -int(shape[axis])) : last : step]
         sizes[axis] = len(indices)
         if len(indices) < int(shape[axis]) or step != 1:
             if step < 0:  # flipped, then with a positive step
