@@ -296,9 +296,9 @@ def in_patches(mod: tvm.IRModule, limit: int | None) -> tuple[tvm.IRModule, Patc
             if peak < before:
                 choices.append((max(peak - room, 0), macs - macs_before, count, peak, number))
     for _, more, count, peak, number in sorted(choices):
-        divided_mod = divided(mod, number, count)
+        region = candidates[number]
+        divided_mod = divided(mod, region, count)
         if divided_mod is not None:
-            region = candidates[number]
             layers = sum(variable not in graph.elementwise for variable, _ in region.calls)
             return divided_mod, PatchRecord(
                 layers=layers, parts=len(bands(region.rows, count)), macs=more + macs_of(region, 1)[0],

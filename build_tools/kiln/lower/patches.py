@@ -15,8 +15,9 @@ Needs: one dataflow block, explicit padding of convolutions, static shapes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tvm
@@ -27,7 +28,7 @@ from kiln.config.sizes import ceil_div
 from kiln.extents import shape_of
 from kiln.graph.bindings import integers, operator
 from kiln.lower.row_functions import Functions, with_rows
-from kiln.lower.row_rules import COLUMNS, POOLS, ROWS, Need, RowRule, activations, rule_of, transposed_input
+from kiln.lower.row_rules import COLUMNS, POOLS, ROWS, Need, RowRule, rule_of, transposed_input
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class ImageRegion:
     """The calls that compute a cut, in order: (variable, call) each. `inputs`: the variables that they read.
 
     `rules`: by variable, the RowRule of its call; it may have entries of other calls. `axis`: the one that is
-    divided, ROWS or COLUMNS.
+    divided, ROWS or COLUMNS, or 0 where a batch is divided (`batch_parts.py`).
     """
 
     calls: tuple[tuple[Any, Any], ...]
@@ -61,11 +62,23 @@ def regions(mod: tvm.IRModule) -> list[ImageRegion]:
 
     Along rows first, then along the columns of images of one row.
     """
-    functions = dict(mod.functions_items())
-    return [region for axis in (ROWS, COLUMNS) for region in _regions(mod["main"], axis, functions)]
+    functions, params = dict(mod.functions_items()), set(mod["main"].params)
+
+    def rule(call: Any, axis: int) -> RowRule | None:
+        if operator(call) == "relax.permute_dims" and call.args[0] in params:
+            return transposed_input(call, axis)
+        return rule_of(call, axis, functions)
+
+    return [
+        region for axis in (ROWS, COLUMNS) for region in regions_along(mod, axis, partial(rule, axis=axis))
+    ]
 
 
-def _regions(func: Any, axis: int, functions: Functions) -> list[ImageRegion]:
+def regions_along(
+    mod: tvm.IRModule, axis: int, rule_of_call: Callable[[Any], RowRule | None]
+) -> list[ImageRegion]:
+    """The regions of `main` that can be divided along an axis, in the order of their cuts."""
+    func = mod["main"]
     if len(func.body.blocks) != 1 or not isinstance(func.body.body, relax.Var):
         return []
     bindings = list(func.body.blocks[0].bindings)
@@ -76,15 +89,11 @@ def _regions(func: Any, axis: int, functions: Functions) -> list[ImageRegion]:
         for arg in getattr(binding.value, "args", [binding.value]):
             for item in arg.fields if isinstance(arg, relax.Tuple) else [arg]:
                 readers.setdefault(item, []).append(binding.var)
-    params = set(func.params)
     inside: dict[Any, set[Any]] = {}  # by variable: the calls that compute it, if all can be divided
     rules: dict[Any, RowRule] = {}
     result = []
     for binding in bindings:
-        call = binding.value
-        rule = rule_of(call, axis, functions) if isinstance(call, relax.Call) else None
-        if operator(call) == "relax.permute_dims" and call.args[0] in params:
-            rule = transposed_input(call, axis)
+        rule = rule_of_call(binding.value) if isinstance(binding.value, relax.Call) else None
         if rule is None:
             continue
         rules[binding.var], operands = rule, rule.operands
@@ -130,7 +139,7 @@ def rows_of(region: ImageRegion, first: int, last: int) -> dict[Any, Need] | Non
 def _with_padding(call: Any, args: Sequence[Any], need: Need, rows: int, axis: int) -> Any:
     """`call` on other operands, with the padding of `need`; `rows`: rows of its result, along `axis`."""
     name, attrs = operator(call), call.attrs
-    if name in POOLS:
+    if name in POOLS and axis >= ROWS:
         sizes, padding = integers(attrs.pool_size), integers(attrs.padding)
         if attrs.ceil_mode:  # explicit padding in place of windows that end after the image
             last = (shape_of(call)[COLUMNS] - 1) * integers(attrs.strides)[1] + sizes[1]
@@ -177,10 +186,9 @@ def _band(
         rows, rule = needs[variable], region.rules[variable]
         need = rule.rows_read(rows.first, rows.last)
         assert need is not None
-        live = activations(call, axis)
         args = [
-            part(arg, need.first, need.last) if n in live and rule.operands else outside.get(arg, arg)
-            for n, arg in enumerate(call.args)
+            part(arg, need.first, need.last) if arg in rule.operands else outside.get(arg, arg)
+            for arg in call.args
         ]
         if operator(call) == "relax.call_tir":
             read = [
@@ -191,7 +199,7 @@ def _band(
             continue
         if operator(call) == "relax.concat":
             args = [relax.Tuple([part(item, need.first, need.last) for item in call.args[0].fields])]
-        if operator(call) == "relax.permute_dims":
+        if operator(call) == "relax.permute_dims" and not rule.operands:
             axis_of_input = integers(call.attrs.axes)[axis]
             args = [builder.emit(_slice(args[0], rows.first, rows.last, axis_of_input))]
         band = _with_padding(call, args, need, rows.last - rows.first, axis)
@@ -220,10 +228,9 @@ def _slice(value: Any, first: int, last: int, axis: int) -> Any:
     return relax.op.strided_slice(value, [axis], [first], [last])
 
 
-def divided(mod: tvm.IRModule, number: int, count: int) -> tvm.IRModule | None:
-    """`mod` with region `number` of `main` in at most `count` bands; None where that is impossible."""
+def divided(mod: tvm.IRModule, region: ImageRegion, count: int) -> tvm.IRModule | None:
+    """`mod` with a region of `main` in at most `count` bands; None where that is impossible."""
     func = mod["main"]
-    region = regions(mod)[number]
     needs = [rows_of(region, *band) for band in bands(region.rows, count)]
     if any(need is None for need in needs) or len(needs) < 2:
         return None

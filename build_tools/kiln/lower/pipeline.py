@@ -24,6 +24,7 @@ from kiln.kernels.gpu.block_tile import Gpu, ProductTiles
 from kiln.kernels.operators.added import legalize_added
 from kiln.kernels.operators.legalize import cpu_rules
 from kiln.lower import attention, gpu, target_check
+from kiln.lower.batch_parts import in_batch_parts
 from kiln.lower.block_products import block_products
 from kiln.lower.branches import cheap_branches, no_branches
 from kiln.lower.channel_multipliers import channel_multipliers
@@ -218,8 +219,8 @@ def legalized(lowering: Lowering) -> Pass:
 
 
 def patches(lowering: Lowering, mod: tvm.IRModule) -> tvm.IRModule:
-    """Compute parts of images, if RAM is limited, and of sequences, without an operating system, in turn."""
-    mod, lowering.patched = in_patches(mod, lowering.ram_limit)
+    """Compute parts of batches for caches, of images if RAM is limited, and of sequences without an OS."""
+    mod, lowering.patched = in_patches(in_batch_parts(mod, lowering.machine), lowering.ram_limit)
     freestanding = lowering.target is not None and lowering.target.deployment == "freestanding"
     return in_steps(mod) if freestanding else mod
 

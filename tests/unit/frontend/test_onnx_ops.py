@@ -324,22 +324,6 @@ def test_weights_of_a_branch_keep_their_type(tmp_path: Path, monkeypatch: pytest
     check(path, np.arange(5000))
 
 
-@pytest.mark.parametrize(
-    "limits", ["axes = [0], starts = [0], ends = [2]", "starts = [1, -2], ends = [99, -1]"]
-)
-def test_slices_of_old_opsets_have_attributes(tmp_path: Path, limits: str) -> None:
-    text = f"g (float[4,3] x) => (float[r,c] y) {{ y = Slice<{limits}>(x) }}"
-    check(write(tmp_path / "m.onnx", text, opset=9), normal(4, 3))
-
-
-def test_slices_backwards_from_before_the_axis_have_its_first_element(tmp_path: Path) -> None:
-    limits = {
-        name: np.array([value], np.int64) for name, value in {"start": -8, "end": -9, "step": -2}.items()
-    }
-    text = "g (float[4,5] x) => (float[r,c] y) { y = Slice(x, start, end, axis, step) }"
-    check(write(tmp_path / "m.onnx", text, **limits, axis=np.array([1], np.int64)), normal(4, 5))
-
-
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 def test_images_of_few_channels_are_resized_along_one_axis_after_the_other(mode: str, tmp_path: Path) -> None:
     sizes = np.array([2, 3, 11, 23], np.int64)

@@ -72,7 +72,7 @@ def test_values_are_those_of_the_whole_image(parts: int) -> None:
     (want,) = run_by_tvm(mod, [x])
     tried = 0
     for number in range(0, len(region), 3):  # pads, the stem, the residual sum, the pools
-        new = divided(mod, number, min(parts, region[number].rows))
+        new = divided(mod, region[number], min(parts, region[number].rows))
         if new is None:
             continue
         tried += 1
