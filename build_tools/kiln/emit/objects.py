@@ -31,6 +31,7 @@ from kiln.emit.fixed_point_conversions import hide_powers_of_two
 from kiln.emit.gathers import gather
 from kiln.emit.half_conversions import convert_halves
 from kiln.emit.headers import cuda_include_flag, include_flags
+from kiln.emit.helium_comparisons import compare_in_order
 from kiln.emit.helium_conversions import convert_in_words
 from kiln.emit.long_conversions import convert_longs
 from kiln.emit.long_products import multiply_by_halves
@@ -230,6 +231,6 @@ def _built(
     if target.vector.isa == "mve":
         ordered = {name: scale_in_words(hide_powers_of_two(f)) for name, f in ordered.items()}
         ordered = {name: gather(function) for name, function in ordered.items()}
-        ordered = {name: convert_in_words(function) for name, function in ordered.items()}
+        ordered = {name: compare_in_order(convert_in_words(f)) for name, f in ordered.items()}
     build = tvm.get_global_func("target.build.llvm")
     return build(tvm.IRModule(ordered), description)
