@@ -4,7 +4,8 @@ Processors divide vectors ten times slower than they multiply them. Guarantees: 
 unit in the last place, and not at all where c is a power of two. Divisions by constants whose inverse is not
 a normal number stay, and so do those whose quotient an operator with steps reads, such as floor, directly or
 through elementwise operators and moves: 41 * (1 / 41) is less than 1 in float32. A sum or a product of
-matrices in between rounds more than the quotient does, and ends the search.
+matrices in between rounds more than the quotient does, and ends the search. Neither a quantisation by
+constants nor a cast of the integers that it makes is such an operator.
 
 x / sqrt(y), where y has fewer elements than x, as in an instance normalisation, becomes x * (1 / sqrt(y)).
 The inverse of a root of any float32 number is a normal number, or infinite where x / 0 is infinite or NaN.
@@ -47,13 +48,18 @@ _SUMS = frozenset(
 def _is_step(expr: relax.Expr) -> bool:
     """Whether a result of `expr` may jump where a float operand changes by its last bit."""
     name = operator(expr)
-    if name == "relax.astype":
-        return not str(expr.ty.dtype).startswith(("float", "bfloat"))
+    if name == "relax.astype":  # of an integer it is exact: what made that may jump
+        from_float, to_float = (_is_float(part) for part in (expr.args[0], expr))
+        return from_float and not to_float
     if name == "relax.quantize":
         return constant(expr.args[1]) is None
     if name == "relax.call_dps_packed":  # a loop may do anything with its operands
         return not branches.is_choice(expr) and added_operators.name_of(expr) is not None
     return name in _STEPS
+
+
+def _is_float(expr: relax.Expr) -> bool:
+    return str(expr.ty.dtype).startswith(("float", "bfloat"))
 
 
 def _exact_divisions(mod: tvm.IRModule) -> set[Any]:

@@ -92,6 +92,8 @@ def read_sum(rewriter: CallRewriter, expr: relax.Expr) -> LinearSum | None:
     if name == "relax.negative":
         inner = read_sum(rewriter, call.args[0])
         return None if inner is None else _joined(rewriter, "relax.multiply", inner, LinearSum((), _MINUS))
+    if name == "relax.divide":
+        return _quotient(rewriter, call)
     if name == "relax.nn.relu":
         inner = read_sum(rewriter, call.args[0])
         return None if inner is None else replace(inner, low=max(inner.low, 0.0))
@@ -105,6 +107,14 @@ def read_sum(rewriter: CallRewriter, expr: relax.Expr) -> LinearSum | None:
         if name in ("relax.maximum", "relax.minimum")
         else _joined(rewriter, name, left, right)
     )
+
+
+def _quotient(rewriter: CallRewriter, call: Any) -> LinearSum | None:
+    """A sum divided by a constant, or one constant for each channel, such as a standard deviation."""
+    inner, divisor = read_sum(rewriter, call.args[0]), constant(call.args[1])
+    if inner is None or divisor is None or not (np.isfinite(divisor) & (divisor != 0)).all():
+        return None
+    return _joined(rewriter, "relax.multiply", inner, LinearSum((), 1.0 / divisor.astype("float64")))
 
 
 def _mean(rewriter: CallRewriter, call: Any) -> LinearSum | None:

@@ -133,7 +133,9 @@ def test_divisions_whose_quotient_is_rounded_stay() -> None:
         np.testing.assert_array_equal(got, want)
 
     def smooth(x: Any) -> list[Any]:
-        return [op.divide(x, by), op.floor(op.sum(op.divide(x, by), [0]))]
+        levels = op.quantize(op.divide(x, by), const(0.1), const(3, "int8"), 0, "int8")
+        widened = op.sum(op.astype(levels, "int32"), [0])  # a cast of integers is exact
+        return [op.divide(x, by), op.floor(op.sum(op.divide(x, by), [0])), widened]
 
     assert "divide" not in operators(divisions_by_constants(module([((123,), "float32")], smooth)))
 

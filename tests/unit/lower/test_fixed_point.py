@@ -111,6 +111,10 @@ CASES: dict[str, tuple[list[tuple[tuple[int, ...], str]], Callable[..., Any]]] =
             op.add(op.multiply(real(x, 0.1, 4), real(y, 0.02, 0)), real(x, 0.1, 4)), 0.3, 1
         ),
     ),
+    "normalised": (  # a batch normalisation, whose deviations are a divisor
+        [NARROW],
+        lambda x: quantised(op.add(op.divide(real(x, 0.1, 4), const(FACTORS * 100)), const(BIAS)), 0.9, -2),
+    ),
     "words": ([SUMS_OF_WORDS], lambda x: quantised(accumulated(x), 40.0, -900, "int16")),
 }  # fmt: skip
 
