@@ -58,5 +58,9 @@ def mask(arch: str, features: Iterable[str]) -> int:
         if feature in BITS[arch]:
             bits |= 1 << BITS[arch].index(feature)
         elif not re.fullmatch(_WITHOUT_BIT[arch], feature):
-            raise KilnError(f"feature '{feature}': images of arch {arch} cannot say that they need it")
+            raise KilnError(
+                f"feature '{feature}': the header of an image of arch {arch} cannot say that it needs it; "
+                f"leave it, or what implies it, out of 'features', or choose another 'cpu'; allowed: "
+                f"{', '.join(BITS[arch])}"
+            )
     return bits

@@ -7,6 +7,7 @@ import re
 import pytest
 from kiln import toolchain
 from kiln.config import cpu_features, load_target
+from kiln.emit.bare_cpu import bare_mask
 from kiln.errors import KilnError
 from kiln.lower.target_check import cpu_features_of
 from kiln.paths import data_dir
@@ -77,6 +78,13 @@ def test_a_feature_that_no_processor_can_be_asked_for_is_refused() -> None:
         cpu_features_of(target)
     bare = target.model_copy(update={"deployment": "freestanding"})
     assert cpu_features_of(bare) == []
+
+
+def test_a_feature_of_other_cores_without_an_operating_system_is_refused() -> None:
+    target = load_target("cortex_m4").model_copy(update={"features": ["+vfp4"]})  # of cores with 32 registers
+    told = r"^target 'cortex_m4': feature 'd32': .* out of 'features', .*; allowed: .*vfp4d16sp"
+    with pytest.raises(KilnError, match=told):
+        bare_mask(target)
 
 
 def test_the_runtime_has_the_same_bits() -> None:
