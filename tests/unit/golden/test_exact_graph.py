@@ -77,3 +77,30 @@ def test_transforms_are_as_exact_as_float32_allows(tmp_path: Path) -> None:
     got = open_reference(path).run([samples])[0]
     assert got.dtype == np.float32 and got.shape == (1, *want.shape, 2)
     assert np.abs(got[0, ..., 0] + 1j * got[0, ..., 1] - want).max() < 4e-6
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+@pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_layers_of_types_that_onnx_runtime_lacks(kind: str, gates: int, dtype: str, tmp_path: Path) -> None:
+    """As of float32, with the attributes that ONNX's evaluator ignores, lengths and an omitted result."""
+    generator, units = np.random.default_rng(2), 3
+    shapes = {"w": (1, gates * units, 2), "r": (1, gates * units, units), "b": (1, 2 * gates * units)}
+    weights = {name: generator.normal(0, 2, shape).astype("float16") for name, shape in shapes.items()}
+    x, found = generator.normal(0, 2, (4, 2, 2)).astype("float16"), []
+    for kept in ("float32", dtype):
+        real = helper.np_dtype_to_tensor_dtype(np.dtype(kept))
+        node = helper.make_node(
+            kind, ["x", "w", "r", "b", "n"], ["", "h"], hidden_size=units, clip=0.5, direction="reverse"
+        )
+        value = helper.make_tensor_value_info
+        held = {"n": np.int32([4, 2]), **{name: value.astype(kept) for name, value in weights.items()}}
+        graph = helper.make_graph(
+            [node], "net", [value("x", real, x.shape)], [value("h", real, [1, 2, units])],
+            [numpy_helper.from_array(array, name) for name, array in held.items()],
+        )  # fmt: skip
+        opsets = [helper.make_opsetid("", 14)]
+        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "net.onnx")
+        reference = open_reference(tmp_path / "net.onnx")
+        found += reference.run([x.astype(kept)])
+        assert reference.about["name"] == "onnxruntime" and found[-1].dtype == kept
+    np.testing.assert_allclose(found[1], found[0].astype(dtype), rtol=1e-3 if dtype == "float16" else 1e-6)
