@@ -1,4 +1,4 @@
-"""Converters of ONNX's Fourier transforms, as products with a matrix of sines and cosines.
+"""Converters of ONNX's Fourier transforms, as products with matrices of sines and cosines.
 
 Converters have the interface of kiln.frontend.onnx.ops. All sizes of a DFT may be dynamic: for a dynamic
 length the run computes the matrix. The frame length of an STFT must be known before the model runs.
@@ -10,18 +10,19 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tvm import relax, tirx
 
 from kiln.extents import Extent, shape_of
 from kiln.frontend.counted import movement
 from kiln.frontend.counted.movement import element
 from kiln.frontend.counted.sizes import counted_size
+from kiln.frontend.fourier import fit, matrix, transform
 from kiln.frontend.onnx.node import Node, as_tensor, prims, shape_expr
 from kiln.frontend.onnx.value import from_items, not_known
 from kiln.frontend.symbols import int64
 
 op = relax.op
+_MOST_PARTS = 16  # slices that a window is joined of
 
 
 def _fixed_number(node: Node, index: int) -> int | None:
@@ -34,25 +35,10 @@ def _fixed_number(node: Node, index: int) -> int | None:
     return int(value.item())
 
 
-def _matrix(
-    elements: int, numbers: int, length: int, frequencies: int, inverse: bool
-) -> npt.NDArray[np.float64]:
-    """M [given * parts, kept * 2], with (y as pairs) = (x as `numbers` numbers an element) M.
-
-    `length`: of the transform; elements of x from `length` on are ignored. `frequencies`: their number in y.
-    """
-    turns = np.outer(np.arange(elements), np.arange(frequencies)) % length / length * 2 * np.pi
-    sign, scale = (1.0, 1.0 / length) if inverse else (-1.0, 1.0)
-    cosine, sine = np.cos(turns) * scale, sign * np.sin(turns) * scale
-    cosine[length:], sine[length:] = 0, 0
-    rows = [np.stack([cosine, sine], -1), np.stack([-sine, cosine], -1)][:numbers]
-    return np.stack(rows, 1).reshape(elements * numbers, frequencies * 2)
-
-
 def _matrix_of_run(
     node: Node, elements: Extent, numbers: int, length: Extent, frequencies: Extent, inverse: bool
 ) -> Any:
-    """The matrix of `_matrix` for dynamic sizes, computed by the run.
+    """The matrix of kiln.frontend.fourier for dynamic sizes, computed by the run.
 
     The angles of k n / length are reduced to one turn as integers, so that they stay exact.
     """
@@ -83,14 +69,15 @@ def _matrix_of_run(
 
 def _transform(node: Node, x: Any, length: Extent, frequencies: Extent, inverse: bool) -> Any:
     """The transform over the axis before the last of `x` [..., elements, 1 or 2]: [..., kept, 2]."""
-    emit, dtype = node.builder.emit, str(x.ty.dtype)
+    emit = node.builder.emit
     *outer, elements, numbers = shape_of(x)
     if isinstance(elements, int) and isinstance(length, int) and isinstance(frequencies, int):
-        matrix = relax.const(_matrix(elements, numbers, length, frequencies, inverse).astype(dtype), dtype)
-    else:
-        matrix = _matrix_of_run(node, elements, numbers, length, frequencies, inverse)
+        return transform(
+            emit, x, list(shape_expr(outer).values), (elements, numbers), length, frequencies, inverse
+        )
+    waves = _matrix_of_run(node, elements, numbers, length, frequencies, inverse)
     flat = emit(op.reshape(x, shape_expr([*outer, node.symbols.product([elements, numbers])])))
-    product = emit(op.matmul(flat, matrix))
+    product = emit(op.matmul(flat, waves))
     return emit(op.reshape(product, shape_expr([*outer, frequencies, 2])))
 
 
@@ -156,11 +143,11 @@ def _inverse_real(node: Node, x: Any, length: Extent | None) -> Any:
     if not isinstance(frequencies, int) or not isinstance(length, int):
         return _inverse_real_of_run(node, x, length)
     emit, dtype, used = node.builder.emit, str(x.ty.dtype), min(frequencies, length // 2 + 1)
-    matrix = _matrix(used, 2, length, length, True).reshape(used, 2, length, 2)[..., 0]
+    waves = matrix(used, 2, length, length, True).reshape(used, 2, length, 2)[..., 0]
     # Each frequency counts for its mirror image, too, except the first one and that of half the length.
-    matrix *= np.array([1 if k == 0 or 2 * k == length else 2 for k in range(used)]).reshape(used, 1, 1)
+    waves *= np.array([1 if k == 0 or 2 * k == length else 2 for k in range(used)]).reshape(used, 1, 1)
     padded = np.zeros((frequencies, 2, length))
-    padded[:used] = matrix
+    padded[:used] = waves
     flat = emit(op.reshape(x, shape_expr([*outer, frequencies * 2])))
     product = emit(op.matmul(flat, relax.const(padded.reshape(frequencies * 2, length).astype(dtype), dtype)))
     return emit(op.reshape(product, shape_expr([*outer, length, 1])))
@@ -199,12 +186,31 @@ def stft(node: Node) -> Any:
     if not isinstance(samples, int) or not isinstance(batch, int):
         return _stft_by_convolution(node, length, step, frequencies)
     frames = (samples - length) // step + 1
-    indices = np.arange(frames)[:, None] * step + np.arange(length)
-    windows = emit(op.take(x, relax.const(indices.reshape(-1), "int64"), 1))
-    windows = emit(op.reshape(windows, shape_expr([batch, frames, length, numbers])))
+    windows = _windows(emit, x, (batch, frames, length, numbers), step)
     if node.has(2):
         windows = emit(op.multiply(windows, emit(op.reshape(node.tensor(2), shape_expr([length, 1])))))
     return _transform(node, windows, length, frequencies, False)
+
+
+def _windows(emit: Callable[[Any], Any], x: Any, sizes: tuple[int, int, int, int], step: int) -> Any:
+    """The windows [batch, frames, length, parts] of `x` [batch, samples, parts], `step` samples apart.
+
+    Window f begins with block f of `step` samples. A table of all positions would be as large as the windows.
+    """
+    batch, frames, length, numbers = sizes
+    parts = -(-length // step)
+    if parts > _MOST_PARTS:
+        indices = np.arange(frames)[:, None] * step + np.arange(length)
+        chosen = emit(op.take(x, relax.const(indices.reshape(-1), "int64"), 1))
+        return emit(op.reshape(chosen, list(sizes)))
+    blocks, samples = frames + parts - 1, int(x.ty.shape[1])
+    fitted = fit(emit, x, 1, samples, blocks * step)
+    rows = emit(op.reshape(fitted, [batch, blocks, step, numbers]))
+    columns = []
+    for part in range(parts):
+        width = min(step, length - part * step)
+        columns.append(emit(op.strided_slice(rows, [1, 2], [part, 0], [part + frames, width])))
+    return emit(op.concat(columns, axis=2))
 
 
 def _stft_by_convolution(node: Node, length: int, step: int, frequencies: int) -> Any:
@@ -216,8 +222,8 @@ def _stft_by_convolution(node: Node, length: int, step: int, frequencies: int) -
             "their min in 'dims'"
         )
     dtype = str(x.ty.dtype)
-    matrix = _matrix(length, numbers, length, frequencies, False).reshape(length, numbers, frequencies * 2)
-    waves = np.ascontiguousarray(matrix.transpose(2, 1, 0).astype(dtype))
+    pairs = matrix(length, numbers, length, frequencies, False).reshape(length, numbers, frequencies * 2)
+    waves = np.ascontiguousarray(pairs.transpose(2, 1, 0).astype(dtype))
     weights = relax.const(waves, dtype)
     if node.has(2):
         weights = emit(op.multiply(weights, emit(op.reshape(node.tensor(2), shape_expr([1, 1, length])))))
