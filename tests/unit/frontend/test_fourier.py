@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from ai_edge_litert import schema_py_generated as schema
 from kiln.frontend.fourier import transform
 from kiln.graph.bindings import constant
 from relaxed import calls, module, operators, run_by_tvm
 from symbolic import imported
+from tflite_files import Node, Tensor, write_graph
 from tvm import relax
+
+OP = schema.BuiltinOperator
 
 
 def made(
@@ -77,3 +81,19 @@ def test_windows_of_an_stft_need_no_table_of_positions(length: int, step: int, t
     want = np.fft.rfft(frames)
     np.testing.assert_allclose(got[..., 0] + 1j * got[..., 1], want, atol=1e-4)
     assert ("take" in operators(mod)) == (step == 2)
+
+
+def test_a_frame_of_a_tflite_file(tmp_path: Path) -> None:
+    tensors = [
+        Tensor("x", (2, 1, 120)), Tensor("sizes", (2,), "int32", data=np.array([1, 128], np.int32)),
+        Tensor("f", (2, 1, 65), "complex64"), Tensor("y", (2, 1, 65)),
+    ]  # fmt: skip
+    nodes = [
+        Node(OP.RFFT2D, schema.Rfft2dOptionsT(), [0, 1], [2]),
+        Node(OP.COMPLEX_ABS, None, [2], [3]),
+    ]
+    mod, _ = imported(write_graph(tmp_path / "frame.tflite", tensors, nodes, [0], [3]), {})
+    x = np.random.default_rng(1).normal(size=(2, 1, 120)).astype("float32")
+    [got] = run_by_tvm(mod, [x])
+    np.testing.assert_allclose(got, np.abs(np.fft.rfft(x, 128)), atol=1e-4)
+    assert constants_of(mod) < 2000 < 128 * 130

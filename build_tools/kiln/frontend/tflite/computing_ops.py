@@ -13,6 +13,7 @@ import numpy as np
 from tvm import relax
 
 from kiln.frontend.float_remainder import float_floor_mod
+from kiln.frontend.fourier import transform
 from kiln.frontend.tflite.angles import angle_of
 from kiln.frontend.tflite.int16_products import int16_matmul
 from kiln.frontend.tflite.operands import Grid, TfliteOperands, const
@@ -202,7 +203,7 @@ def refusal(reason: str) -> Callable[[TfliteOperands], Any]:
 
 
 def rfft2d(node: TfliteOperands) -> Any:
-    """RFFT2D as two matmuls with matrices of the transform; the last axis of the result: real, imaginary.
+    """RFFT2D as matmuls with matrices of the transform; the last axis of the result: real, imaginary.
 
     TVM 0.27's form reaches no kernel, and refuses lengths other than the input's.
     """
@@ -213,6 +214,10 @@ def rfft2d(node: TfliteOperands) -> Any:
     data = node.emit(op.strided_slice(data, [rank - 2, rank - 1], [0, 0], [rows, columns]))
     if any(missing):
         data = node.emit(op.nn.pad(data, [*[0] * 2 * (rank - 2), 0, missing[0], 0, missing[1]]))
+    if rows == 1:  # a line of samples, such as a frame of a sound
+        outer = [*shape[:-2], 1]
+        samples = node.emit(op.reshape(data, [*outer, columns, 1]))
+        return transform(node.emit, samples, outer, (columns, 1), columns, columns // 2 + 1)
 
     def waves(size: int, count: int) -> tuple[Any, Any]:
         """cos and -sin of 2 pi i k / size, for each i below `size` and k below `count`."""
