@@ -19,7 +19,7 @@ def with_scales_times(program: ExportedProgram, factor: float) -> GraphModule:
     """The module of `program` with its constant scales of activations multiplied by `factor`."""
     module: GraphModule = program.module()
     for node in module.graph.nodes:
-        if rounds(node):
+        if rounds(node.target):
             node.args = tuple(value * factor if isinstance(value, float) else value for value in node.args)
     module.recompile()
     return module

@@ -17,17 +17,12 @@ from kiln.files import atomic_write
 from kiln.frontend.onnx.kept_state import write_state
 from kiln.frontend.torch.allowed_types import with_allowed_types
 from kiln.frontend.torch.bits import bits
-from kiln.frontend.torch.byte_images import BYTE_IMAGES
-from kiln.frontend.torch.checks import without_checks
 from kiln.frontend.torch.choices import choices
-from kiln.frontend.torch.complex_numbers import without_complex
 from kiln.frontend.torch.composed import composed
-from kiln.frontend.torch.composed_matrices import TENSOR_INVERSES
 from kiln.frontend.torch.convolutions import convolutions
 from kiln.frontend.torch.counts import counts
-from kiln.frontend.torch.diagonals import without_diagonal_writes
-from kiln.frontend.torch.dynamic_numbers import DYNAMIC_NUMBERS
-from kiln.frontend.torch.exact_numbers import EXACT_COUNTS, EXACT_NUMBERS
+from kiln.frontend.torch.distinct_names import with_distinct_names
+from kiln.frontend.torch.exportable import exportable
 from kiln.frontend.torch.fixed_sizes import (
     check_elements,
     check_sizes,
@@ -36,26 +31,20 @@ from kiln.frontend.torch.fixed_sizes import (
 )
 from kiln.frontend.torch.groups import grouped
 from kiln.frontend.torch.ignored_options import ignored_options
-from kiln.frontend.torch.integers import INTEGERS
 from kiln.frontend.torch.kept_buffers import with_kept_buffers
 from kiln.frontend.torch.library import load_torch, open_archive, quiet_torch, reason
-from kiln.frontend.torch.losses import LOSSES
 from kiln.frontend.torch.matrices import matrices
+from kiln.frontend.torch.needed_opset import with_needed_opset
 from kiln.frontend.torch.output_types import cast_outputs, output_types
 from kiln.frontend.torch.present import present
-from kiln.frontend.torch.promotion import with_explicit_types
 from kiln.frontend.torch.quantised import quantised
-from kiln.frontend.torch.quotients import QUOTIENTS
 from kiln.frontend.torch.recurrent import any_length, recurrent
-from kiln.frontend.torch.replaced import replaced
 from kiln.frontend.torch.resizes import resizes
 from kiln.frontend.torch.rounded_sizes import without_rounding
 from kiln.frontend.torch.scans import scans
 from kiln.frontend.torch.special import special
 from kiln.frontend.torch.translations import translations
 from kiln.frontend.torch.unconverted import unconverted
-from kiln.frontend.torch.wide_functions import WIDE_FUNCTIONS
-from kiln.frontend.torch.without_axes import WITHOUT_AXES
 from kiln.frontend.torch.writes import writes
 from kiln.stages.model import ExportStage
 
@@ -87,11 +76,7 @@ def convert(path: Path, tools: str = "") -> bytes:
             without_rounding(opened)
             program, written, buffers = with_kept_buffers(opened)
             dtypes = output_types(program)
-            program = without_diagonal_writes(without_checks(program))
-            tables = DYNAMIC_NUMBERS, EXACT_COUNTS, EXACT_NUMBERS, INTEGERS, LOSSES, WITHOUT_AXES
-            program = replaced(program, *tables, WIDE_FUNCTIONS, BYTE_IMAGES, QUOTIENTS, TENSOR_INVERSES)
-            program = without_complex(program)
-            program = replaced(with_explicit_types(program), QUOTIENTS)  # by sizes, which are tensors now
+            program = exportable(program)
             from onnxscript import optimizer
 
             exported = torch.onnx.export(
@@ -103,8 +88,10 @@ def convert(path: Path, tools: str = "") -> bytes:
                 custom_translation_table=_translations(),
             )
             optimizer.inline(exported.model)
+            with_distinct_names(exported.model)
             optimizer.fold_constants(exported.model)
             optimizer.remove_unused_nodes(exported.model)
+            with_needed_opset(exported.model)
             model = exported.model_proto
     except KilnError as error:
         raise KilnError(f"{path}: {error}") from error

@@ -1,9 +1,9 @@
 """Quantised PyTorch models: the operators quantized_decomposed, which PT2E quantisation writes, and _int_mm.
 
-Quantised values have limits of their own, such as 0 to 127 of uint8, which PyTorch's exporter to ONNX leaves
-out. Here the value is limited before it is quantised, which gives the same levels. Scales may be numbers,
-tensors of one element, and those that choose_qparams computes from the data. Each translation is traced by
-the exporter.
+Levels are of 8 or 16 bits. They have limits of their own, such as 0 to 127 of uint8, which PyTorch's exporter
+to ONNX leaves out, or refuses. Here the value is limited before it is quantised, which gives the same levels.
+Scales may be numbers, tensors of one element, and those that choose_qparams computes from the data. Each
+translation is traced by the exporter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,17 @@ if TYPE_CHECKING:
 LIBRARY = "quantized_decomposed"
 # PyTorch's own module, and torchao, to which it moves.
 _MODULES = ("torch.ao.quantization.fx._decomposed", "torchao.quantization.pt2e.quantize_pt2e")
-_FLOAT, _UINT8, _INT8, _INT32, _INT64, _DOUBLE = 1, 2, 3, 6, 7, 11  # of ONNX's element types
+# Names with which operators begin that round their operand to levels.
+_ROUNDING = (
+    f"{LIBRARY}.quantize_",
+    f"{LIBRARY}.fake_quant",
+    "torchao.quantize_affine",
+    "aten.fake_quantize_",
+)
+# Of ONNX's element types.
+_FLOAT, _UINT8, _INT8, _UINT16, _INT16, _INT32, _INT64, _DOUBLE = 1, 2, 3, 4, 5, 6, 7, 11
+# By type of integers, the least and the greatest.
+_LIMITS = {_UINT8: (0, 255), _INT8: (-128, 127), _UINT16: (0, 65535), _INT16: (-32768, 32767)}
 
 
 def load_operators() -> bool:
@@ -38,12 +48,12 @@ def load_operators() -> bool:
 def has_levels(program: ExportedProgram) -> bool:
     """Whether an ExportedProgram rounds values to levels."""
     # A product of integers multiplies levels, whatever operators have rounded to them.
-    return any("_int_mm" in str(node.target) or rounds(node) for node in program.graph.nodes)
+    return any("_int_mm" in str(node.target) or rounds(node.target) for node in program.graph.nodes)
 
 
-def rounds(node: Any) -> bool:
-    """Whether a node of a program rounds its operand to levels: an operator of PT2E or of torchao."""
-    return str(node.target).startswith((f"{LIBRARY}.quantize_", "torchao.quantize_affine"))
+def rounds(target: Any) -> bool:
+    """Whether an operator rounds its operand to levels: one of PT2E, of torchao or of training."""
+    return str(target).startswith(_ROUNDING)
 
 
 def quantised() -> Mapping[Any, Callable[..., Any]]:
@@ -88,8 +98,7 @@ def quantize_per_channel(
 def _quantised(x: Any, scale: Any, zero: Any, limits: tuple[int, int], dtype: int, axis: int | None) -> Any:
     from onnxscript import opset18 as op
 
-    _only_bytes("quantize", dtype)
-    if limits != {_UINT8: (0, 255), _INT8: (-128, 127)}[dtype]:
+    if limits != _LIMITS[dtype]:
         over = [axis % len(x.shape)] if axis is not None else []
         others = [place for place in range(len(x.shape)) if over and place not in over]
         ends = []
@@ -131,8 +140,6 @@ def dequantize_per_channel(
 def _numbers(x: Any, scale: Any, zero: Any, axis: int | None, dtype: int, out_dtype: int | None) -> Any:
     from onnxscript import opset18 as op
 
-    if dtype != _INT32:
-        _only_bytes("dequantize", dtype)
     point = (
         [] if zero is None or (isinstance(zero, int) and zero == 0) else [op.Cast(_integer(zero), to=dtype)]
     )
@@ -184,15 +191,20 @@ def _float(value: Any) -> Any:
     """A scale as a float32 tensor; a tensor of one element has no axis."""
     from onnxscript import opset18 as op
 
-    return _number(value) if isinstance(value, (int, float)) else op.Cast(value, to=_FLOAT)
+    if isinstance(value, (int, float)):
+        return _number(value)
+    return op.Cast(_without_axes(value), to=_FLOAT)
 
 
 def _integer(value: Any) -> Any:
     from onnxscript import opset18 as op
 
-    return op.Constant(value_int=value) if isinstance(value, int) else value
+    return op.Constant(value_int=value) if isinstance(value, int) else _without_axes(value)
 
 
-def _only_bytes(name: str, dtype: int) -> None:
-    if dtype not in (_UINT8, _INT8):
-        raise ValueError(f"{LIBRARY}::{name} of a type other than int8 and uint8; quantise to 8 bits")
+def _without_axes(value: Any) -> Any:
+    """A tensor of one element without its axes, so that it does not belong to an axis of the data."""
+    from onnxscript import opset18 as op
+
+    single = value.shape is not None and len(value.shape) > 0 and all(size == 1 for size in value.shape)
+    return op.Squeeze(value) if single else value
