@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,23 @@ def rows():
     torch.manual_seed(0)
     return Rows(), (torch.randn(2, 3, 64),)
 
+class Table(nn.Module):
+    """Rows of a table of bytes, whose zero points are floats, as PT2E quantises embeddings."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", torch.randint(0, 256, (500, 64), dtype=torch.uint8))
+        self.register_buffer("scales", torch.rand(500) * 0.01 + 0.001)
+        self.register_buffer("zeros", torch.rand(500) * 30 + 100)
+
+    def forward(self, x):
+        given = self.scales, self.zeros, 0, 0, 255, torch.uint8
+        return nn.functional.embedding(x, LEVELS.dequantize_per_channel(self.table, *given)).sum(-2)
+
+def table():
+    torch.manual_seed(0)
+    return Table(), (torch.randint(0, 500, (2, 5)),)
+
 class Eighths(nn.Module):
     """A weight of 8-bit floats, which newer operator sets cast, and a buffer with the name of a node."""
 
@@ -159,3 +177,9 @@ def test_values_of_tokens_between_two_levels(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["words", "rows", "eighths"])
 def test_levels_that_onnx_18_has_no_operator_for(folder: Path, name: str) -> None:
     passes(folder, name)
+
+
+def test_tables_with_zero_points_of_floats_stay_bytes(folder: Path) -> None:
+    passes(folder, "table")
+    manifest = json.loads((folder / "build/host/table/manifest.json").read_text(encoding="utf-8"))
+    assert 32000 < manifest["params"]["bytes"] < 40000

@@ -15,6 +15,7 @@ from kiln.frontend.torch.integers import INTEGERS
 from kiln.frontend.torch.losses import LOSSES
 from kiln.frontend.torch.promotion import with_explicit_types
 from kiln.frontend.torch.quantised_arithmetic import FAKE_QUANTISED, QUANTISED_ARITHMETIC
+from kiln.frontend.torch.quantised_tables import with_dequantised_rows
 from kiln.frontend.torch.quotients import QUOTIENTS
 from kiln.frontend.torch.replaced import replaced
 from kiln.frontend.torch.wide_functions import WIDE_FUNCTIONS
@@ -30,5 +31,6 @@ def exportable(program: ExportedProgram) -> ExportedProgram:
     program = replaced(program, FAKE_QUANTISED)  # first, since PyTorch cannot trace it again
     tables = DYNAMIC_NUMBERS, EXACT_COUNTS, EXACT_NUMBERS, INTEGERS, LOSSES, WITHOUT_AXES
     program = replaced(program, *tables, WIDE_FUNCTIONS, BYTE_IMAGES, QUOTIENTS, TENSOR_INVERSES)
-    program = without_complex(replaced(program, *QUANTISED_ARITHMETIC))
+    program = replaced(with_dequantised_rows(program), *QUANTISED_ARITHMETIC)
+    program = without_complex(program)
     return replaced(with_explicit_types(program), QUOTIENTS)  # by sizes, which are tensors now

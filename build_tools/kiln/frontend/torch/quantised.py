@@ -45,6 +45,14 @@ def load_operators() -> bool:
     return False
 
 
+def levels_library() -> Namespace:
+    """The operators of the library; all are absent where no package that has them is installed."""
+    import torch
+
+    load_operators()
+    return Namespace(getattr(torch.ops, LIBRARY))
+
+
 def has_levels(program: ExportedProgram) -> bool:
     """Whether an ExportedProgram rounds values to levels."""
     # A product of integers multiplies levels, whatever operators have rounded to them.
@@ -58,13 +66,9 @@ def rounds(target: Any) -> bool:
 
 def quantised() -> Mapping[Any, Callable[..., Any]]:
     """The operators of this module, for torch.onnx.export's `custom_translation_table`."""
-    import torch
-
-    products = {aten()._int_mm.default: integer_product}
-    if not load_operators():
-        return products
-    own = Namespace(torch.ops.quantized_decomposed)
-    return products | {
+    own = levels_library()
+    return {
+        aten()._int_mm.default: integer_product,
         own.quantize_per_tensor.default: quantize,
         own.quantize_per_tensor.tensor: quantize,
         own.quantize_per_channel.default: quantize_per_channel,

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kiln.frontend.torch.present import Namespace
-from kiln.frontend.torch.quantised import LIBRARY, load_operators, rounds
+from kiln.frontend.torch.quantised import levels_library, rounds
 from kiln.frontend.torch.replaced import Replacement
 
 
@@ -29,17 +28,9 @@ def _needed(target: Any, values: Sequence[Any]) -> bool:
     return of_float_zeros or len(tensors) > 2 or any(dtype not in narrow for dtype in dtypes[:1])
 
 
-def _operators() -> Namespace:
-    """The operators of the library; all are absent where no package that has them is installed."""
-    import torch
-
-    load_operators()
-    return Namespace(getattr(torch.ops, LIBRARY))
-
-
 def _rules_where_needed(_: Any) -> Mapping[Any, Callable[..., Any]]:
     """By operator, a function of the same arguments, for some calls."""
-    own = _operators()
+    own = levels_library()
     return {
         own.quantize_per_tensor.default: quantize,
         own.quantize_per_tensor.tensor: quantize,
@@ -52,7 +43,7 @@ def _rules_where_needed(_: Any) -> Mapping[Any, Callable[..., Any]]:
 
 def _rules(_: Any) -> Mapping[Any, Callable[..., Any]]:
     """By operator, a function of the same arguments, for all calls."""
-    own = _operators()
+    own = levels_library()
     return {
         own.choose_qparams_per_token.default: choose_per_row,
         own.choose_qparams_per_token_asymmetric.default: choose_per_row_asymmetric,
@@ -70,7 +61,7 @@ def _rules_of_training(aten: Any) -> Mapping[Any, Callable[..., Any]]:
         aten.fake_quantize_per_tensor_affine.default: fake_quantize,
         aten.fake_quantize_per_tensor_affine.tensor_qparams: fake_quantize,
         aten.fake_quantize_per_channel_affine.default: fake_quantize_per_channel,
-        _operators().fake_quant_per_channel.default: fake_quantize_per_channel,
+        levels_library().fake_quant_per_channel.default: fake_quantize_per_channel,
     }
 
 
@@ -78,7 +69,7 @@ def fake_quantize(x: Any, scale: Any, zero: Any, least: int, most: int) -> Any:
     """fake_quantize_per_tensor_affine: the numbers of the levels of `x`, in its type."""
     kind = _type_of_levels(least, most)
     limits = scale, zero, least, most, kind
-    own = _operators()
+    own = levels_library()
     if isinstance(scale, (int, float)):
         levels = own.quantize_per_tensor.default(x, *limits)
         return own.dequantize_per_tensor.default(levels, *limits).to(x.dtype)
@@ -97,7 +88,7 @@ def fake_quantize_per_channel(x: Any, scales: Any, zeros: Any, axis: int, least:
         scales, zeros = (_along(each, axis, x.dim()) for each in (scales, zeros))
         levels = torch.clamp(torch.round(x.float() * (1.0 / scales) + zeros), least, most)
         return ((levels - zeros) * scales).to(x.dtype)
-    own = _operators()
+    own = levels_library()
     given = scales, zeros, axis, least, most, _type_of_levels(least, most)
     levels = own.quantize_per_channel.default(x, *given)
     return own.dequantize_per_channel.default(levels, *given).to(x.dtype)
