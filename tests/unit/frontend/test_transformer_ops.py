@@ -93,7 +93,9 @@ def test_packed_weights(tmp_path: Path) -> None:
         )
         form = {"K": 40, "N": 6, "bits": bits, "block_size": 16, "domain": MICROSOFT}
         m.add(f"plain{bits}", "MatMulNBits", m.normal(2, 3, 40), packed, scales, **form)
-        if bits == 4:  # columns of blocks in another order
+        if bits == 4:  # zero points of floats, and columns of blocks in another order
+            points = m.const(m.rng.uniform(-2, 17, (6, 3)).astype("f4"))
+            m.add("points", "MatMulNBits", m.normal(2, 3, 40), packed, scales, points, **form)
             order = m.const(m.rng.permutation(np.arange(48) // 16)[:40].astype("i4"))
             m.add("order", "MatMulNBits", m.normal(2, 3, 40), packed, scales, "", order, **form)
             full = m.const(m.rng.permutation(np.arange(40) // 16).astype("i4"))  # no column of a block lacks
@@ -104,17 +106,20 @@ def test_packed_weights(tmp_path: Path) -> None:
     m.check(tmp_path / "m.onnx")
 
 
-def test_packed_weights_in_another_order_are_stored_in_few_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["columns in another order", "zero points of floats"])
+def test_packed_weights_are_stored_in_few_bits(tmp_path: Path, form: str) -> None:
     m, depth, columns = ManyNodes(), 512, 16
     packed = m.const(m.some("uint8", columns, depth // 32, 16))
     scales = m.const(m.rng.uniform(0.1, 1, (columns, depth // 32)).astype("f4"))
+    points = m.const(m.rng.uniform(6, 9, (columns, depth // 32)).astype("f4"))
     order = m.const(m.rng.permutation(np.arange(depth) // 32).astype("i4"))
-    form = {"K": depth, "N": columns, "bits": 4, "block_size": 32, "domain": MICROSOFT}
-    m.add("y", "MatMulNBits", m.normal(1, depth), packed, scales, "", order, **form)
+    more = [points] if form == "zero points of floats" else ["", order]
+    attributes = {"K": depth, "N": columns, "bits": 4, "block_size": 32, "domain": MICROSOFT}
+    m.add("y", "MatMulNBits", m.normal(1, depth), packed, scales, *more, **attributes)
     module, _ = import_model(m.save(tmp_path / "m.onnx"), ImportOptions("m"))
     steps = lower(simplify(module), Lowering("m", load_variant("x86_64"), "none"))
     weights = [value for value in steps.params.values() if value.ndim > 1 or value.size > depth]
-    assert sum(value.nbytes for value in weights) <= depth * columns * (4 + 1) // 8
+    assert sum(value.nbytes for value in weights) <= depth * columns * (4 + 2) // 8
 
 
 @pytest.mark.slow

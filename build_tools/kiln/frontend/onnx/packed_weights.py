@@ -49,7 +49,9 @@ def matmul_nbits(body: Body) -> list[str]:
         rows = zero_points.reshape(columns, -1)
         points = (unpacked(rows, bits, blocks) if packs else rows).astype("float32")
     at = _blocks_of_columns(body, depth, block)
-    weights = (levels - points[:, at]) * scales[:, at]
+    whole = np.clip(np.rint(points), 0, (1 << bits) - 1)
+    rests = (whole - points) * scales
+    weights = (levels - whole[:, at]) * scales[:, at]
     dtype, x = body.dtype(body.input(0)), body.input(0)
     places = np.argsort(at, kind="stable")
     if not np.array_equal(places, np.arange(depth)) and np.array_equal(at[places], np.arange(depth) // block):
@@ -57,7 +59,28 @@ def matmul_nbits(body: Body) -> list[str]:
         x = body.op("Gather", x, body.const(places.astype("int64")), axis=body.rank(x) - 1)
         weights = weights[:, places]
     product = body.op("MatMul", x, body.const(np.ascontiguousarray(weights.T), dtype))
+    if rests.any():
+        product = body.op("Add", product, _product_of_sums(body, x, rests, block))
     return [body.op("Add", product, body.input(5)) if body.has(5) else product]
+
+
+def _product_of_sums(body: Body, x: str, rests: Array, block: int) -> str:
+    """The sums of each block of the last axis of x (…, K), times `rests` (N, blocks), in the type of x.
+
+    With z = w + (z - w), w an integer, x @ ((q - z) * s)^T is x @ ((q - w) * s)^T plus this with (w - z) * s:
+    weights whose zero points are floats, as HQQ writes them, are stored in few bits.
+    """
+    blocks = rests.shape[1]
+    *rows, depth = body.shape(x)
+    wide = body.cast(x, "float32")
+    missing = blocks * block - int(depth)
+    if missing:
+        pads = [0] * (2 * len(rows) + 1) + [missing]
+        wide = body.op("Pad", wide, body.const(pads, "int64"))
+    parts = body.reshape(wide, [*rows, blocks, block])
+    sums = body.op("ReduceSum", parts, body.const([-1], "int64"), keepdims=0)
+    product = body.op("MatMul", sums, body.const(np.ascontiguousarray(rests.T), "float32"))
+    return body.cast(product, body.dtype(x))
 
 
 # The numbers of the codes 0 to 15. Of a 4-bit float, codes from 8 on are the negative ones of 0 to 7; those
