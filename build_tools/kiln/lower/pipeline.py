@@ -38,6 +38,7 @@ from kiln.lower.integer_pools import integer_pools
 from kiln.lower.integer_products import integer_products
 from kiln.lower.integer_weights import integer_weights
 from kiln.lower.late_operands import late_operands
+from kiln.lower.levels_in_registers import stored_levels
 from kiln.lower.llvm_target import tvm_target
 from kiln.lower.lowered_kernels import KernelPlan
 from kiln.lower.own_dequantise import own_dequantise
@@ -47,7 +48,7 @@ from kiln.lower.padded_rows import padded_rows
 from kiln.lower.patch_choice import in_patches
 from kiln.lower.pointwise import pointwise
 from kiln.lower.prefetch import add_prefetches
-from kiln.lower.prepare import explicit_padding, free_reshapes, safe_indices, store_quantised
+from kiln.lower.prepare import explicit_padding, free_reshapes, safe_indices
 from kiln.lower.recompute import recompute
 from kiln.lower.recurrent_steps import in_steps
 from kiln.lower.resized_images import fuse_interpolations, keep_transposes_separate
@@ -170,7 +171,7 @@ def passes(lowering: Lowering) -> list[tuple[str, Pass]]:
         ("multipliers", partial(multipliers, lowering), CPU),
         ("pointwise", lambda mod: pointwise(mod, lowering.machine.isa), CPU),
         ("padding", partial(padding, lowering), CPU),  # a GPU's kernels pad where they read an element
-        ("quantised", store_quantised),
+        ("quantised", partial(stored_levels, lowering.on_gpu)),
         ("patches", partial(patches, lowering), CPU),
         *([] if lowering.precision == "fp32" else [("padded_channels", padded_channels, GPU)]),
         ("reshapes", free_reshapes),

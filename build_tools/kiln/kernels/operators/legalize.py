@@ -72,7 +72,7 @@ def quantize(builder: relax.BlockBuilder, call: relax.Call, rounded: Any = None)
             constant_point = isinstance(point, tirx.IntImm)
             point = tirx.IntImm("int32", int(point.value)) if constant_point else tirx.Cast("int32", point)
             x = data(*indices)
-            inverse = _inverse(factor)
+            inverse = inverse_of(float(factor.value)) if isinstance(factor, tirx.FloatImm) else None
             x = x / factor if inverse is None else x * tirx.FloatImm("float32", inverse)
             least = tirx.Cast("float32", tirx.IntImm("int32", low) - point)
             upper = tirx.Cast("float32", tirx.IntImm("int32", high) - point)
@@ -86,12 +86,10 @@ def quantize(builder: relax.BlockBuilder, call: relax.Call, rounded: Any = None)
     return builder.call_te(compute, call.args[0], *tensors, primfunc_name_hint="quantize")
 
 
-def _inverse(factor: Any) -> float | None:
-    """1 / factor of a constant in float32; None where it has fewer bits, or is infinite."""
-    if not isinstance(factor, tirx.FloatImm):
-        return None
-    with np.errstate(over="ignore"):
-        inverse = np.float32(1.0) / np.float32(factor.value)
+def inverse_of(scale: float) -> float | None:
+    """1 / scale in float32; None where it has fewer bits, or is infinite."""
+    with np.errstate(over="ignore", divide="ignore"):
+        inverse = np.float32(1.0) / np.float32(scale)
     return float(inverse) if np.finfo("float32").tiny <= abs(inverse) < np.inf else None
 
 
