@@ -10,7 +10,7 @@ import pytest
 from kiln.errors import KilnError
 from kiln.frontend.torch.export_stage import _cause_of
 from kiln.frontend.torch.library import reason
-from kiln.frontend.torch.trace_stage import _call, find_function
+from kiln.frontend.torch.trace_stage import _call, evaluate, find_function
 
 FUNCTIONS = """
 import sys
@@ -83,3 +83,22 @@ def test_a_shape_that_depends_on_values_is_told() -> None:
     )
     told = reason(PendingUnbackedSymbolNotFound("Pending unbacked symbols {u0} not in returned outputs …"))
     assert told.startswith("the shape of a result of an operator depends on the values of a tensor, which")
+
+
+def test_a_module_that_is_exported_already_has_one_mode() -> None:
+    """Those of PT2E quantisation refuse eval(): PyTorch's operators in them are those of one mode."""
+
+    class Part:
+        training = True
+
+    class Exported(Part):
+        def eval(self) -> None:
+            raise NotImplementedError("Calling train() or eval() is not supported for exported models.")
+
+        def modules(self) -> list[Part]:
+            return [self, inner]
+
+    inner = Part()
+    whole = Exported()
+    evaluate(whole)
+    assert not whole.training and not inner.training

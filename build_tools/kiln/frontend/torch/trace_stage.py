@@ -59,6 +59,15 @@ def trace(name: str) -> bytes:
     return export(name, module, inputs, shapes)
 
 
+def evaluate(module: Any) -> None:
+    """Put a module and its parts in evaluation mode; parts that torch.export has made have one mode alone."""
+    try:
+        module.eval()
+    except NotImplementedError:
+        for part in module.modules():
+            part.training = False
+
+
 def export(name: str, module: Any, inputs: Any, shapes: Any = None) -> bytes:
     """The archive of a module, exported for example inputs; `name`: how errors call it."""
     torch = load_torch(name)
@@ -71,7 +80,7 @@ def export(name: str, module: Any, inputs: Any, shapes: Any = None) -> bytes:
             f"{name}: returned {_shown(inputs)} as inputs, expected: a tuple or a dict of tensors"
         )
     positional, keywords = ((), dict(inputs)) if isinstance(inputs, dict) else (tuple(inputs), {})
-    module.eval()
+    evaluate(module)
     signature = inspect.signature(module.forward)
 
     def bound(given: Any) -> Mapping[str, Any]:
