@@ -45,6 +45,7 @@ from kiln.lower.linear_sums import (
     scaled,
     shift_in_32_bits,
 )
+from kiln.lower.tables import looked_up
 
 _FACTOR_BITS = 30  # of the largest factor
 _LEAST_FACTOR = 1 << 13  # a smaller one would be too coarse
@@ -124,14 +125,6 @@ def _levels(values: Array, step: float, level: int, dtype: str) -> Array:
     return np.clip(nearest, low, high).astype(dtype)
 
 
-def _lookup(rewriter: CallRewriter, table: Array, data: Any, first: int) -> Any:
-    """table[data - first] for every element of `data`."""
-    index = rewriter.emit(relax.op.astype(data, "int32"))
-    if first:
-        index = rewriter.emit(relax.op.add(index, const(-first, "int32")))
-    return relax.op.take(const(table, str(table.dtype)), index, axis=0, mode="clip")
-
-
 def _table(rewriter: CallRewriter, expr: relax.Expr, step: float, level: int, dtype: str) -> Any:
     leaf: list[tuple[Any, float, int]] = []
 
@@ -171,7 +164,9 @@ def _table(rewriter: CallRewriter, expr: relax.Expr, step: float, level: int, dt
     data = leaf[0][0]
     if shape_of(data) != shape_of(expr):
         return None
-    return _lookup(rewriter, _levels(values, step, level, dtype), data, BYTES[str(data.ty.dtype)][0])
+    first = BYTES[str(data.ty.dtype)][0]
+    by_byte = np.roll(_levels(values, step, level, dtype), first)
+    return looked_up(rewriter, data, by_byte, expr.ty.shape)
 
 
 def _softmax(rewriter: CallRewriter, expr: relax.Expr, step: float, level: int, dtype: str) -> Any:

@@ -192,13 +192,21 @@ def _look_up(rewriter: CallRewriter, call: relax.Call) -> Any:
     if table is None or (not chain.cost and chain.stages == 1):
         return None
 
+    return relax.op.reshape(
+        rewriter.emit(looked_up(rewriter, chain.leaf, table, call.ty.shape)), call.ty.shape
+    )
+
+
+def looked_up(rewriter: CallRewriter, data: Any, table: Array, shape: Any) -> Any:
+    """table[q] for each element q of the 8-bit `data`, in `shape`; the 256 entries are by the byte of q."""
+
     def compute(data: Any, entries: Any) -> Any:
         def element(*indices: Any) -> Any:
             return entries(tirx.bitwise_and(tirx.Cast("int32", data(*indices)), tirx.IntImm("int32", 255)))
 
         return te.compute(data.shape, element, name="table")
 
-    leaf = rewriter.emit(relax.op.reshape(chain.leaf, call.ty.shape))  # ends the leaf's group
+    leaf = rewriter.emit(relax.op.reshape(data, shape))  # ends the leaf's group
     lookup = rewriter.builder_.call_te(
         compute, leaf, const(table, str(table.dtype)), primfunc_name_hint="table"
     )
@@ -207,7 +215,7 @@ def _look_up(rewriter: CallRewriter, call: relax.Call) -> Any:
     }  # fmt: skip
     module = rewriter.builder_.get()
     rewriter.builder_.update_func(lookup.args[0], attach.with_ops(module[lookup.args[0]], [info]))
-    return relax.op.reshape(rewriter.emit(lookup), call.ty.shape)
+    return lookup
 
 
 def tables(mod: tvm.IRModule) -> tvm.IRModule:

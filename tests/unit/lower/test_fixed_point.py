@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import relaxed
 import tvm
+from kiln.config import load_target
 from kiln.kernels.operators.legalize import RULES
 from kiln.lower.fixed_point import fixed_point
+from kiln.lower.pipeline import Lowering, lower
 from relaxed import const, module, run_by_tvm
 from tvm import relax
 
@@ -202,3 +204,15 @@ def test_averages_are_those_of_floats(dtype: str, padding: list[int]) -> None:
     inputs = inputs_of([shape])
     (want,), (got,) = run_by_tvm(before, inputs), run_by_tvm(after, inputs)
     assert got.dtype == want.dtype and (got == want).all() and len(np.unique(want)) > 9
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+def test_functions_of_bytes_store_no_wider_tensor(kind: str) -> None:
+    """Also those of few instructions, such as ReLU6 after another quantisation, and of NHWC images."""
+
+    def body(x: Any) -> list[Any]:
+        return [quantised(op.minimum(op.nn.relu(real(x, 0.05, 9)), const(6.0)), 6 / 255, -128)]
+
+    steps = lower(module([(IMAGE[0], kind)], body), Lowering("m", load_target("cortex_m3"), "none"))
+    assert steps.steps[-1].label == "table"
+    assert {tensor.dtype for tensor in steps.tensors.values() if tensor.kind != "param"} == {kind, "int8"}
