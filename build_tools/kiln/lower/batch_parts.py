@@ -31,9 +31,14 @@ _BATCH = 0
 
 @dataclass(frozen=True)
 class _Traffic:
-    """Bytes that a layer reads and writes for the whole batch, and bytes of its weights."""
+    """Bytes of a layer, for the whole batch: `all` that it reads and writes, and its `weights`.
 
-    images: int
+    `inner`: those of tensors that another layer of the region writes or reads. The others, such as the images
+    that come in, move in any case.
+    """
+
+    all: int
+    inner: int
     weights: int
 
 
@@ -42,7 +47,7 @@ def in_batch_parts(mod: tvm.IRModule, machine: Machine) -> tvm.IRModule:
     functions = dict(mod.functions_items())
     best: tuple[int, int, ImageRegion] | None = None
     for region in regions_along(mod, _BATCH, partial(batch_rule, functions=functions)):
-        layers = [_traffic_of(call) for _, call in region.calls if not is_fused(call)]
+        layers = _layers(region)
         for count in _counts(region.rows):
             gain = _gain(layers, count, machine)
             if gain > 0 and (best is None or gain > best[0]):
@@ -58,17 +63,28 @@ def _counts(batch: int) -> list[int]:
     return [count for count in range(2, min(batch, _MOST_PARTS) + 1) if batch % count == 0]
 
 
-def _traffic_of(call: Any) -> _Traffic:
-    """The bytes of the layer that a call is, elementwise operators after it not counted."""
-    read: dict[Any, int] = {}
-    weights = 0
-    for arg in call.args:
-        for item in arg.fields if isinstance(arg, relax.Tuple) else [arg]:
-            if isinstance(item, relax.Var):
-                read[item] = _bytes(item)
-            elif (value := constant(item)) is not None:
-                weights += value.nbytes
-    return _Traffic(sum(read.values()) + _bytes(call), weights)
+def _layers(region: ImageRegion) -> list[_Traffic]:
+    """The layers of a region: its calls but elementwise ones, which are fused with them."""
+    read_again: set[Any] = set()  # variables that a layer reads, through fused calls or at once
+    for variable, call in reversed(region.calls):
+        if not is_fused(call) or variable in read_again:
+            read_again.update(_operands(call))
+    computed = {variable for variable, _ in region.calls}
+    layers = []
+    for variable, call in region.calls:
+        if is_fused(call):
+            continue
+        operands = dict.fromkeys(item for item in _operands(call) if isinstance(item, relax.Var))
+        weights = sum(value.nbytes for value in map(constant, _operands(call)) if value is not None)
+        read, written = sum(map(_bytes, operands)), _bytes(variable)
+        inner = sum(_bytes(item) for item in operands if item in computed)
+        layers.append(_Traffic(read + written, inner + written * (variable in read_again), weights))
+    return layers
+
+
+def _operands(call: Any) -> list[Any]:
+    """The arguments of a call, those in a tuple one by one."""
+    return [item for arg in call.args for item in (arg.fields if isinstance(arg, relax.Tuple) else [arg])]
 
 
 def _bytes(expr: relax.Expr) -> int:
@@ -81,7 +97,7 @@ def _gain(layers: list[_Traffic], count: int, machine: Machine) -> int:
     levels = private, max(machine.shared_bytes or _LAST_LEVEL, private)
     moved = again = 0
     for layer in layers:
-        beyond = sum(layer.images > size for size in levels)
-        moved += layer.images * (beyond - sum(layer.images > size * count for size in levels))
+        beyond = sum(layer.all > size for size in levels)
+        moved += layer.inner * (beyond - sum(layer.all > size * count for size in levels))
         again += layer.weights * (count - 1)
     return moved - again
