@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeAlias
 
+import tvm
 from tvm import tirx
 from tvm.ir import Expr
 
@@ -19,6 +21,14 @@ def extent(size: Any) -> Extent:
 def shape_of(tensor: Any) -> list[Extent]:
     """The sizes of the axes of a tensor, an expression of Relax whose shape is known."""
     return [extent(size) for size in tensor.ty.shape]
+
+
+def bytes_of(tensor: Any) -> int | None:
+    """The bytes of a tensor's elements; None where a size is not constant."""
+    sizes = shape_of(tensor)
+    if not all(isinstance(size, int) for size in sizes):
+        return None
+    return math.prod(map(int, sizes)) * int(tvm.DataType(str(tensor.ty.dtype)).bits) // 8
 
 
 def is_one(size: Extent) -> bool:

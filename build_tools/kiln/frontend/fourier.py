@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from tvm import relax, tirx
 
+from kiln.config.sizes import ceil_div
+
 op = relax.op
 _LEAST = 64  # length from which a transform has two factors
 _LEAST_FACTOR = 4
@@ -110,7 +112,7 @@ def _factored(
     turned = _turned(
         emit, product(lines, matrix(first, numbers, first, first, inverse), second, first), factors, inverse
     )
-    kept = (frequencies - 1) // first + 1  # frequencies of the second factor that are read
+    kept = ceil_div(frequencies, first)  # frequencies of the second factor that are read
     made = product(exchanged(turned), matrix(second, 2, second, kept, inverse), first, kept)
     ordered = emit(op.reshape(exchanged(made), [*outer, kept * first, 2]))
     if kept * first == frequencies:

@@ -28,6 +28,12 @@ def variables(expr: relax.Expr) -> list[Any]:
     return names
 
 
+def operands(expr: relax.Expr) -> list[Any]:
+    """The arguments of a call, those in a tuple one by one; of another expression, itself alone."""
+    args = getattr(expr, "args", [expr])
+    return [item for arg in args for item in (arg.fields if isinstance(arg, relax.Tuple) else [arg])]
+
+
 def constant(expr: relax.Expr) -> Array | None:
     """The value of a constant expression, or None."""
     if not isinstance(expr, GenericConst):

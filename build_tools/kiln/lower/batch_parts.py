@@ -10,7 +10,6 @@ The rule counts the bytes that come from outside of a cache. It needs fixed size
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,8 +17,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from kiln.extents import shape_of
-from kiln.graph.bindings import constant
+from kiln.extents import bytes_of
+from kiln.graph.bindings import constant, operands
 from kiln.lower.batch_rules import batch_rule, is_fused
 from kiln.lower.patches import ImageRegion, divided, regions_along
 from kiln.tir.builder import Machine
@@ -68,27 +67,18 @@ def _layers(region: ImageRegion) -> list[_Traffic]:
     read_again: set[Any] = set()  # variables that a layer reads, through fused calls or at once
     for variable, call in reversed(region.calls):
         if not is_fused(call) or variable in read_again:
-            read_again.update(_operands(call))
+            read_again.update(operands(call))
     computed = {variable for variable, _ in region.calls}
     layers = []
     for variable, call in region.calls:
         if is_fused(call):
             continue
-        operands = dict.fromkeys(item for item in _operands(call) if isinstance(item, relax.Var))
-        weights = sum(value.nbytes for value in map(constant, _operands(call)) if value is not None)
-        read, written = sum(map(_bytes, operands)), _bytes(variable)
-        inner = sum(_bytes(item) for item in operands if item in computed)
+        sizes = {item: bytes_of(item) or 0 for item in operands(call) if isinstance(item, relax.Var)}
+        weights = sum(value.nbytes for value in map(constant, operands(call)) if value is not None)
+        read, written = sum(sizes.values()), bytes_of(variable) or 0
+        inner = sum(size for item, size in sizes.items() if item in computed)
         layers.append(_Traffic(read + written, inner + written * (variable in read_again), weights))
     return layers
-
-
-def _operands(call: Any) -> list[Any]:
-    """The arguments of a call, those in a tuple one by one."""
-    return [item for arg in call.args for item in (arg.fields if isinstance(arg, relax.Tuple) else [arg])]
-
-
-def _bytes(expr: relax.Expr) -> int:
-    return math.prod(map(int, shape_of(expr))) * int(tvm.DataType(str(expr.ty.dtype)).bits) // 8
 
 
 def _gain(layers: list[_Traffic], count: int, machine: Machine) -> int:

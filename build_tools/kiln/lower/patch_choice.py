@@ -22,7 +22,7 @@ from kiln.config import Target
 from kiln.config.memory import region_of, regions_of
 from kiln.config.sizes import ceil_div
 from kiln.extents import shape_of
-from kiln.graph.bindings import operator
+from kiln.graph.bindings import operands, operator
 from kiln.lower.dims import Dims
 from kiln.lower.patches import ImageRegion, bands, divided, macs_of, regions, rows_of
 from kiln.lower.row_rules import Need, is_elementwise
@@ -73,10 +73,7 @@ def _bytes(expr: relax.Expr, greatest: Greatest) -> int:
 
 def _read(call: Any) -> list[Any]:
     """The variables that a bound expression reads."""
-    expressions = []
-    for arg in getattr(call, "args", [call]):
-        expressions += list(arg.fields) if isinstance(arg, relax.Tuple) else [arg]
-    return [item for item in expressions if isinstance(item, relax.Var)]
+    return [item for item in operands(call) if isinstance(item, relax.Var)]
 
 
 def _changes_shape(call: Any) -> bool:
@@ -114,9 +111,9 @@ class _StoredTensors:
             self.stored[variable] = self._is_stored(call, readers.get(variable, []), len(kernels[variable]))
         computed = set[Any]()  # elementwise, from stored tensors alone
         for variable, call in self.bindings:
-            operands = [item for item in _read(call) if item in self.calls]
+            sources = [item for item in _read(call) if item in self.calls]
             if variable in self.elementwise and all(
-                self.stored[item] or item in computed for item in operands
+                self.stored[item] or item in computed for item in sources
             ):
                 computed.add(variable)
                 called = [operator(self.calls[reader]) for reader in readers.get(variable, [])]
@@ -242,8 +239,8 @@ class _StoredTensors:
         """Whether a convolution or a pool is in the kernel that computes a stored tensor."""
         if variable not in self.elementwise and operator(self.calls[variable]) != "relax.nn.pad":
             return True
-        operands = [item for item in _read(self.calls[variable]) if item in self.calls]
-        return any(not self.stored[item] and self._is_anchored(item) for item in operands)
+        sources = [item for item in _read(self.calls[variable]) if item in self.calls]
+        return any(not self.stored[item] and self._is_anchored(item) for item in sources)
 
     def _copied(self, region: ImageRegion) -> list[Any]:
         """The inputs of a region that a convolution or a pool reads: each band copies its rows of them."""

@@ -26,7 +26,7 @@ from tvm import relax
 from kiln.callbacks import structural_map
 from kiln.config.sizes import ceil_div
 from kiln.extents import shape_of
-from kiln.graph.bindings import integers, operator
+from kiln.graph.bindings import integers, operands, operator
 from kiln.lower.row_functions import Functions, with_rows
 from kiln.lower.row_rules import COLUMNS, POOLS, ROWS, Need, RowRule, rule_of, transposed_input
 
@@ -86,9 +86,8 @@ def regions_along(
         return []
     readers: dict[Any, list[Any]] = {func.body.body: [None]}
     for binding in bindings:
-        for arg in getattr(binding.value, "args", [binding.value]):
-            for item in arg.fields if isinstance(arg, relax.Tuple) else [arg]:
-                readers.setdefault(item, []).append(binding.var)
+        for item in operands(binding.value):
+            readers.setdefault(item, []).append(binding.var)
     inside: dict[Any, set[Any]] = {}  # by variable: the calls that compute it, if all can be divided
     rules: dict[Any, RowRule] = {}
     result = []
@@ -96,9 +95,9 @@ def regions_along(
         rule = rule_of_call(binding.value) if isinstance(binding.value, relax.Call) else None
         if rule is None:
             continue
-        rules[binding.var], operands = rule, rule.operands
+        rules[binding.var] = rule
         # An operand that cannot be divided, such as a transposed input, is computed whole before the bands.
-        inside[binding.var] = {binding.var}.union(*(inside.get(item, set()) for item in operands))
+        inside[binding.var] = {binding.var}.union(*(inside.get(item, set()) for item in rule.operands))
         variables = inside[binding.var]
         closed = all(
             reader in variables for item in variables - {binding.var} for reader in readers.get(item, [])

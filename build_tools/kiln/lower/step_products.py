@@ -22,7 +22,7 @@ from tvm import relax, te, tirx
 from tvm.ir import TensorLoad
 
 from kiln.callbacks import structural_walk
-from kiln.extents import shape_of
+from kiln.extents import bytes_of, shape_of
 from kiln.frontend import added_operators, loops
 from kiln.graph.bindings import CallRewriter, constant, count_uses, integers, operator, variables
 from kiln.tir.fused import Fused, Nest, NotSimple, replace
@@ -133,8 +133,8 @@ class _Parts:
         if not self._has_product(tensor, axis, sources):
             return False
         params = set(self._graph.mod["main"].params)  # inputs of the model take no memory of the arena
-        held = [_bytes(item) for item in sources if item not in params and constant(item) is None]
-        size = _bytes(tensor)
+        held = [bytes_of(item) for item in sources if item not in params and constant(item) is None]
+        size = bytes_of(tensor)
         return size is not None and size >= _LEAST and all(held) and size > sum(filter(None, held))
 
     def _has_product(self, tensor: Any, axis: int, sources: dict[Any, None]) -> bool:
@@ -184,14 +184,6 @@ class _Parts:
             return _elementwise(call, axis)
         rule = _RULES.get(name or "")
         return rule(self._graph.mod, call, axis, self._steps) if rule else None
-
-
-def _bytes(expr: relax.Expr) -> int | None:
-    """Bytes of a tensor; None for sizes that are not static."""
-    sizes: list[int] = shape_of(expr)
-    if not all(isinstance(size, int) for size in sizes):
-        return None
-    return math.prod(sizes) * int(tvm.DataType(str(expr.ty.dtype)).bits) // 8
 
 
 def _elementwise(call: relax.Call, axis: int) -> _PartRule:

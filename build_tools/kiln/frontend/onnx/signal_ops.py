@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
+from kiln.config.sizes import ceil_div
 from kiln.extents import Extent, shape_of
 from kiln.frontend.counted import movement
 from kiln.frontend.counted.movement import element
@@ -198,7 +199,7 @@ def _windows(emit: Callable[[Any], Any], x: Any, sizes: tuple[int, int, int, int
     Window f begins with block f of `step` samples. A table of all positions would be as large as the windows.
     """
     batch, frames, length, numbers = sizes
-    parts = -(-length // step)
+    parts = ceil_div(length, step)
     if parts > _MOST_PARTS:
         indices = np.arange(frames)[:, None] * step + np.arange(length)
         chosen = emit(op.take(x, relax.const(indices.reshape(-1), "int64"), 1))
